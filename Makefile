@@ -17,6 +17,8 @@ COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ
 MODIFIED := $(shell test -z "$$(git status --porcelain 2>/dev/null)" || echo true)
 version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
+# gRPC's pages of its calls, which nothing here serves, keep unused code in programs: ADR 0057.
+TAGS := grpcnotrace
 # `make release`: where it goes, for which architectures, for which systems besides Linux
 # `hyperfleet` is made as a client, what image names begin with, and the key that signs it.
 DIST ?= dist
@@ -67,7 +69,7 @@ setup: ## bring every tool that the other targets need into bin/ (they do it the
 build: ## build the programs into bin/
 	@for program in $(PROGRAMS); do \
 		echo "build bin/$$program"; \
-		CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
+		CGO_ENABLED=0 go build -trimpath -tags "$(TAGS)" -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
 	done
 
 release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet KEY=release.key)
@@ -76,7 +78,7 @@ release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=regis
 	fi
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
-		-ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
+		-tags "$(TAGS)" -ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
 
 freeze: ## write the CRDs and objects that the next releases are held to (VERSION=v0.2.0)
 	@hack/setup.sh kube

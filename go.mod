@@ -3,6 +3,7 @@ module github.com/hyperfleet/hyperfleet
 go 1.26.0
 
 require (
+	github.com/DataDog/datadog-agent/pkg/template v0.85.3
 	github.com/actions/scaleset v0.4.0
 	github.com/bradleyfalzon/ghinstallation/v2 v2.19.0
 	github.com/cloudevents/sdk-go/v2 v2.16.2

@@ -12,7 +12,8 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
-	"text/template"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 
 	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
@@ -34,7 +35,8 @@ func expand(field, text string, vars *Vars, limit int) (string, error) {
 		return "", nil
 	}
 
-	tmpl, err := templates.Parse(field, text, templates.Limits{Output: limit, Work: workPerByte * limit}, functions, nil)
+	tmpl, err := templates.Parse(templates.Plain, field, text,
+		templates.Limits{Output: limit, Work: workPerByte * limit}, functions, nil)
 	if err != nil {
 		return "", expandError(field, err, limit)
 	}

@@ -6,6 +6,7 @@ package workload
 import (
 	"errors"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
@@ -44,3 +45,28 @@ const (
 	// ReasonBootstrapIncomplete: the template has no settings for the platform.
 	ReasonBootstrapIncomplete = "BootstrapIncomplete"
 )
+
+// Reasons that errors of all platforms have.
+const (
+	ReasonRunnerBusy    = "RunnerBusy"
+	ReasonRunnerExists  = "RunnerNameTaken"
+	ReasonRunnerMissing = "RunnerNotFound"
+	ReasonJobMissing    = "JobNotFound"
+)
+
+// Reject gives the error of kind Rejected, whose message names the fix.
+func Reject(reason, message string) *Error {
+	return &Error{Kind: Rejected, Reason: reason, Message: message}
+}
+
+// MissingBootstrap is the error of a template that has no settings for a platform, which are in
+// a field of spec.bootstrap.config. The template may be nil.
+func MissingBootstrap(template *v1alpha1.HypervisorMachineTemplate, field string) error {
+	name := ""
+	if template != nil {
+		name = template.Name
+	}
+
+	return errclass.New(errclass.Configuration, ReasonBootstrapIncomplete,
+		"reach the CI platform of template %s: spec.bootstrap.config.%s is missing", name, field)
+}

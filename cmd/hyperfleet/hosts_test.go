@@ -22,6 +22,8 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
+	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -37,6 +39,7 @@ func TestHosts(t *testing.T) {
 	h := fleetHosts{kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme))}
 
 	t.Run("diff", h.diff)
+	t.Run("diff of macOS", h.diffMacOS)
 	t.Run("push", h.push)
 	t.Run("push followed", h.pushFollowed)
 	t.Run("pause and resume", h.pauseAndResume)
@@ -51,7 +54,9 @@ func hostsConfig(t *testing.T, agent string) string {
 	for name, text := range map[string]string{
 		"agent": agent, "exporter": "exporter",
 		"operator.yaml": "apiVersion: config.hyperfleet.io/v1alpha1\nkind: OperatorConfig\nhosts:\n  linux:\n    vmCIDR: 192.168.122.0/24\n" +
-			"    agentFile: " + filepath.Join(dir, "agent") + "\n    nodeExporterFile: " + filepath.Join(dir, "exporter") + "\n",
+			"    agentFile: " + filepath.Join(dir, "agent") + "\n    nodeExporterFile: " + filepath.Join(dir, "exporter") + "\n" +
+			"  mac:\n    maxPods: 2\n    tartKubeletFile: " + filepath.Join(dir, "agent") + "\n    tartFile: " + filepath.Join(dir, "agent") + "\n" +
+			"    nodeExporterFile: " + filepath.Join(dir, "exporter") + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -183,6 +188,76 @@ func (h fleetHosts) diff(t *testing.T) {
 	text, err = h.run(t, "diff", "--config", file, "-n", namespace, "c-old")
 	if err != nil || !strings.Contains(text, "agent (added), agent-service") || strings.Contains(text, "a-good") {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// A Mac that has the configuration and an older macOS than its fleet asks for is updated, and one
+// that refused that update for good is left alone.
+func (h fleetHosts) diffMacOS(t *testing.T) {
+	t.Parallel()
+
+	namespace := h.Namespace(t)
+	file := hostsConfig(t, "agent one")
+	dir := filepath.Dir(file)
+
+	cfg, err := mac.Load(config.MacHosts{
+		MaxPods: 2, TartKubeletFile: filepath.Join(dir, "agent"), TartFile: filepath.Join(dir, "agent"),
+		NodeExporterFile: filepath.Join(dir, "exporter"),
+	}, os.ReadFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	h.Create(t, &infrav1.HostFleet{
+		ObjectMeta: metav1.ObjectMeta{Name: "macs", Namespace: namespace},
+		Spec: infrav1.HostFleetSpec{
+			HostKind: mac.Name, MacOS: &infrav1.HostMacOS{Version: "15.7"},
+			Drain: &infrav1.NodeDrain{KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}},
+		},
+	})
+
+	hash := mac.New(mac.Options{Fleet: cfg}).Hash()
+	old := infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, OSVersion: "15.6.1"}
+	refused := old
+	refused.FailureReason, refused.FailureMessage = infrav1.FailureUpdateExceededRetries, "no room"
+	refused.FailedHostConfigHash = machine.Desired(hash, &infrav1.HostFleet{
+		Spec: infrav1.HostFleetSpec{MacOS: &infrav1.HostMacOS{Version: "15.7"}},
+	}).Target()
+	newer := old
+	newer.OSVersion = "15.7"
+
+	for name, status := range map[string]infrav1.HostStatus{"a-old": old, "b-refused": refused, "c-new": newer} {
+		m := &infrav1.ScalewayAppleSiliconMachine{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec: infrav1.ScalewayAppleSiliconMachineSpec{
+				FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "none"},
+				SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
+			},
+		}
+		h.Create(t, m)
+
+		m.Status.HostStatus = status
+		m.Status.SSHUser, m.Status.HostCPU, m.Status.HostMemoryMB = "m1", 10, 24<<10
+
+		if err := h.Client.Status().Update(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	text, err := h.run(t, "diff", "--config", file, "-n", namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for i, want := range []struct{ action, words string }{
+		{"OSUpdate", "macOS 15.6.1 to 15.7"},
+		{"Terminal", "macOS 15.6.1 to 15.7; UpdateExceededRetries: no room"},
+		{"Nothing", "-"},
+	} {
+		line := strings.Split(text, "\n")[i+1]
+		if fields := strings.Fields(line); fields[4] != want.action || !strings.HasSuffix(line, "  "+want.words) {
+			t.Errorf("%s: want %s, and %s", line, want.action, want.words)
+		}
 	}
 }
 

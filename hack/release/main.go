@@ -34,8 +34,8 @@ type release struct {
 	arch []string
 	// clients are the other systems that the programs for people's own machines are made for.
 	clients []platform
-	// ldflags that the programs are linked with.
-	ldflags string
+	// tags that the programs are built with, and flags that they are linked with.
+	tags, ldflags string
 	// key is the file of the key that signs. Empty: nothing is signed.
 	key string
 }
@@ -61,6 +61,7 @@ func main() {
 	flag.StringVar(&r.registry, "registry", "", "what image names begin with, such as registry.example.com/fleet")
 	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures, with spaces between them")
 	flag.StringVar(&client, "clients", "", "systems besides that people have, such as darwin/arm64, with spaces between them")
+	flag.StringVar(&r.tags, "tags", "", "build tags of the programs")
 	flag.StringVar(&r.ldflags, "ldflags", "", "flags that programs are linked with")
 	flag.StringVar(&r.key, "key", "", "PEM file with the ECDSA key that signs SHA256SUMS")
 	flag.Parse()

@@ -97,7 +97,7 @@ func (r *release) program(m made) error {
 		return err
 	}
 
-	cmd := exec.Command("go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false", "-ldflags", r.ldflags,
+	cmd := exec.Command("go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false", "-tags", r.tags, "-ldflags", r.ldflags,
 		"-o", file, "./cmd/"+m.name)
 	cmd.Dir = r.root
 	// What the environment says of how to build would make other bytes.

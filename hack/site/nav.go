@@ -80,7 +80,7 @@ func readers() []reader {
 func running() []reader {
 	return []reader{
 		{
-			Title: "Operate", About: "Install, watch, upgrade, back up, mend, remove.",
+			Title: "Operate", About: "Install, watch, upgrade, back up, repair, remove.",
 			Tasks: []task{
 				{Title: "Install and keep", pages: []string{
 					"operate/README.md", "operate/install.md", "operate/tls.md", "operate/sizing.md", "operate/logs.md", "operate/upgrade.md",

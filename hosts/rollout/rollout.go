@@ -205,10 +205,11 @@ func (d *decision) refused(host Host) bool {
 }
 
 // stop stops a configuration that too many hosts refuse, and lets one go on that is
-// another, or that was resumed.
+// another, or that was resumed. Times are whole seconds: one that was resumed in the second of
+// its stop goes on too, since no refusal up to then counts.
 func (d *decision) stop() {
 	s := &d.state
-	if s.StoppedHash != s.Hash || s.StoppedAt.Before(d.policy.ResumedAt) {
+	if s.StoppedHash != s.Hash || !d.policy.ResumedAt.Before(s.StoppedAt) {
 		s.StoppedHash, s.StoppedAt, s.StoppedReason = "", time.Time{}, ""
 	}
 

@@ -202,6 +202,12 @@ func TestStopStays(t *testing.T) {
 		t.Errorf("another configuration: %+v", other)
 	}
 
+	// Times are kept in whole seconds, so that a resume may come in the second of the stop.
+	policy.ResumedAt = start()
+	if resumed, _ := rollout.Decide(policy, state, hosts, "new", start()); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
+		t.Errorf("resumed in the second of its stop: %+v", resumed)
+	}
+
 	policy.ResumedAt = start().Add(time.Minute)
 	if resumed, _ := rollout.Decide(policy, state, hosts, "new", policy.ResumedAt); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
 		t.Errorf("resumed: %+v", resumed)

@@ -28,6 +28,7 @@ const (
 	ReasonNetwork   = "NetworkNotAllowed"
 	ReasonVLAN      = "VLANNotAllowed"
 	ReasonAddress   = "AddressNotAllowed"
+	ReasonDomain    = "DomainNotAllowed"
 	ReasonQuota     = "QuotaExceeded"
 )
 
@@ -126,7 +127,46 @@ func Check(
 		return refused(ReasonVLAN, "VLAN", strconv.Itoa(int(*own.VLAN)), vlans(entry.VLANs))
 	}
 
+	if domain := domainOf(spec, cluster); domain != "" && !inDomains(entry, domain) {
+		return refused(ReasonDomain, "domain", domain, entry.Domains)
+	}
+
 	return checkAddresses(entry, spec.Network, refused)
+}
+
+// CheckName makes sure that a machine of a namespace may have its name in DNS, by an entry that
+// may be nil. The error is of class Configuration.
+func CheckName(entry *v1alpha1.NamespaceAccess, cluster, namespace, fqdn string) error {
+	_, domain, _ := strings.Cut(fqdn, ".")
+	if entry == nil || inDomains(entry, domain) {
+		return nil
+	}
+
+	return errclass.New(errclass.Configuration, ReasonDomain,
+		"register %s by HypervisorCluster %s: machines of namespace %s may have names in %v alone: set dns.domain to one of them",
+		fqdn, cluster, namespace, entry.Domains)
+}
+
+// domainOf is the domain of a template's machines: its own, or the cluster's.
+func domainOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster) string {
+	if own := spec.Network; own != nil && own.DNS != nil && own.DNS.Domain != "" {
+		return own.DNS.Domain
+	}
+
+	if cluster.Spec.DNS == nil {
+		return ""
+	}
+
+	return cluster.Spec.DNS.Domain
+}
+
+// inDomains says whether a domain is one of an entry's, or below one.
+func inDomains(entry *v1alpha1.NamespaceAccess, domain string) bool {
+	dotted := "." + strings.ToLower(strings.TrimSuffix(domain, "."))
+
+	return entry.Domains == nil || slices.ContainsFunc(entry.Domains, func(allowed string) bool {
+		return strings.HasSuffix(dotted, "."+strings.ToLower(allowed))
+	})
 }
 
 // Taken is what machines take together.

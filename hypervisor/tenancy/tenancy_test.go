@@ -111,6 +111,10 @@ func TestCheck(t *testing.T) {
 	templates := v1alpha1.NamespaceAccess{Templates: []string{"debian", "9000", "quay.io/x/debian:13", "machines/gold", "images/silver"}}
 	storages := v1alpha1.NamespaceAccess{Storages: []string{"fast"}}
 	networks := v1alpha1.NamespaceAccess{Networks: []string{"vmbr7", "machines/vlan7"}}
+	domains := v1alpha1.NamespaceAccess{Domains: []string{"Team-A.example.com"}}
+	domain := func(name string) template {
+		return network(func(n *v1alpha1.MachineNetwork) { n.DNS = &v1alpha1.MachineDNS{Domain: name} })
+	}
 	vlans := v1alpha1.NamespaceAccess{VLANs: []v1alpha1.VLANRange{{Min: 7, Max: 7}, {Min: 100, Max: 199}}}
 
 	for name, tt := range map[string]struct {
@@ -148,6 +152,11 @@ func TestCheck(t *testing.T) {
 		"a VLAN":              {&vlans, network(func(n *v1alpha1.MachineNetwork) { n.VLAN = new(int32(150)) }), ""},
 		"another VLAN":        {&vlans, network(func(n *v1alpha1.MachineNetwork) { n.VLAN = new(int32(200)) }), tenancy.ReasonVLAN},
 		"no VLAN":             {&vlans, network(func(*v1alpha1.MachineNetwork) {}), ""},
+		"a domain":            {&domains, domain("team-a.example.com"), ""},
+		"one below it":        {&domains, domain("ci.TEAM-A.example.com"), ""},
+		"one like it":         {&domains, domain("not-team-a.example.com"), tenancy.ReasonDomain},
+		"one above it":        {&domains, domain("example.com"), tenancy.ReasonDomain},
+		"no domain":           {&domains, static("192.0.2.1"), ""},
 		"an address":          {&addresses, static("10.1.0.255"), ""},
 		"an address beside":   {&addresses, static("10.1.1.0"), tenancy.ReasonAddress},
 		"a pool":              {&addresses, static("", "10.1.0.0/25", "10.2.0.5-10.2.0.6", "fd00::1-fd00::ffff"), ""},
@@ -158,6 +167,51 @@ func TestCheck(t *testing.T) {
 		err := tenancy.Check(tt.entry, cluster(), &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
 		if reason := errclass.Reason(err, ""); reason != tt.reason || err != nil && errclass.Of(err) != errclass.Configuration {
 			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
+		}
+	}
+}
+
+// A template that says nothing has the cluster's domain, which is listed like any other.
+func TestCheckDefaultDomain(t *testing.T) {
+	t.Parallel()
+
+	in := cluster()
+	in.Spec.DNS = &v1alpha1.HypervisorDNS{Domain: "ci.example.com"}
+
+	for allowed, want := range map[string]string{"ci.example.com": "", "team-a.example.com": tenancy.ReasonDomain} {
+		entry := &v1alpha1.NamespaceAccess{Domains: []string{allowed}}
+
+		err := tenancy.Check(entry, in, &v1alpha1.HypervisorMachineTemplate{})
+		if errclass.Reason(err, "") != want {
+			t.Errorf("%s: error %v, want reason %q", allowed, err, want)
+		}
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	t.Parallel()
+
+	team := &v1alpha1.NamespaceAccess{Domains: []string{"team-a.example.com"}}
+
+	for name, tt := range map[string]struct {
+		entry   *v1alpha1.NamespaceAccess
+		fqdn    string
+		allowed bool
+	}{
+		"no entry":                 {nil, "www.example.com", true},
+		"no limits":                {&v1alpha1.NamespaceAccess{}, "www.example.com", true},
+		"in the domain":            {team, "vm1.team-a.example.com.", true},
+		"below":                    {team, "vm1.ci.team-a.example.com", true},
+		"the domain itself":        {team, "team-a.example.com", false},
+		"another":                  {team, "www.example.com", false},
+		"one that ends like it":    {team, "vm1.xteam-a.example.com", false},
+		"the top of another's":     {team, "com", false},
+		"a name without a domain":  {team, "vm1", false},
+		"a domain that is a label": {&v1alpha1.NamespaceAccess{Domains: []string{"lan"}}, "vm1.lan", true},
+	} {
+		err := tenancy.CheckName(tt.entry, "prod", "ci", tt.fqdn)
+		if (err == nil) != tt.allowed || err != nil && errclass.Reason(err, "") != tenancy.ReasonDomain {
+			t.Errorf("%s: error %v", name, err)
 		}
 	}
 }

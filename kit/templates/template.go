@@ -11,8 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"text/template"
 	"text/template/parse"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
 // What is put into a template to count what it takes. Texts are parsed without them, so
@@ -29,7 +30,7 @@ type Functions func(*Budget) template.FuncMap
 
 // Template is a text with Go templates in it. It is safe for concurrent use.
 type Template struct {
-	parsed    *template.Template
+	engine    Engine
 	limits    Limits
 	functions Functions
 	// runs are copies that are not in use, each with functions on a budget of its own:
@@ -39,14 +40,14 @@ type Template struct {
 
 // run is a copy of a template for one execution at a time.
 type run struct {
-	template *template.Template
+	template executor
 	budget   *Budget
 }
 
-// Parse reads a text. Each, which may be nil, is called with every template of the text
-// before counting is put into it. Errors are those of text/template, or a *LimitError. A
-// key that a map does not have is an error when the template is executed.
-func Parse(name, text string, limits Limits, functions Functions, each func(*template.Template)) (*Template, error) {
+// Parse reads a text with one of the parsers. Each, which may be nil, is called with every
+// template of the text before counting is put into it. Errors are those of text/template, or a
+// *LimitError.
+func Parse(parser Parser, name, text string, limits Limits, functions Functions, each func(*parse.Tree)) (*Template, error) {
 	if strings.Count(text, "{{") > MaxActions {
 		return nil, &LimitError{Kind: Actions, Limit: MaxActions}
 	}
@@ -57,16 +58,12 @@ func Parse(name, text string, limits Limits, functions Functions, each func(*tem
 
 	out := &Template{limits: limits, functions: functions}
 
-	parsed, err := template.New(name).Option("missingkey=error").Funcs(out.known()).Parse(text)
+	engine, err := parser(name, text, out.known())
 	if err != nil {
 		return nil, err
 	}
 
-	for _, one := range parsed.Templates() {
-		if one.Tree == nil || one.Root == nil {
-			continue
-		}
-
+	for _, one := range engine.trees() {
 		if each != nil {
 			each(one)
 		}
@@ -76,7 +73,7 @@ func Parse(name, text string, limits Limits, functions Functions, each func(*tem
 		}
 	}
 
-	out.parsed = parsed
+	out.engine = engine
 
 	return out, nil
 }
@@ -110,14 +107,14 @@ func (t *Template) take() (*run, error) {
 		return one, nil
 	}
 
-	parsed, err := t.parsed.Clone()
+	budget := &Budget{limits: t.limits}
+
+	copied, err := t.engine.with(t.funcs(budget))
 	if err != nil {
 		return nil, fmt.Errorf("copy template: %w", err)
 	}
 
-	budget := &Budget{limits: t.limits}
-
-	return &run{template: parsed.Funcs(t.funcs(budget)), budget: budget}, nil
+	return &run{template: copied, budget: budget}, nil
 }
 
 // known are the functions that authors can call.

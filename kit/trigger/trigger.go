@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -17,8 +18,11 @@ import (
 type Source struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
-	pending map[types.NamespacedName]struct{}
+	pending map[types.NamespacedName]bool // whether it is urgent
 }
+
+// first is the priority of what somebody waits for: others have 0.
+const first = 1
 
 // Start is called by the controller with its queue.
 func (s *Source) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -26,8 +30,8 @@ func (s *Source) Start(_ context.Context, queue workqueue.TypedRateLimitingInter
 	defer s.mu.Unlock()
 
 	s.queue = queue
-	for name := range s.pending {
-		queue.Add(reconcile.Request{NamespacedName: name})
+	for name, urgent := range s.pending {
+		s.add(name, urgent)
 	}
 
 	s.pending = nil
@@ -45,21 +49,40 @@ func (s *Source) Started() bool {
 }
 
 // Enqueue asks for a pass over the named object. It does not block.
-func (s *Source) Enqueue(name types.NamespacedName) {
+func (s *Source) Enqueue(name types.NamespacedName) { s.enqueue(name, false) }
+
+// EnqueueFirst asks for a pass that somebody waits for: it comes before those of others that are
+// due. The priority is this pass's: a controller that asks for another by its result says with
+// which.
+func (s *Source) EnqueueFirst(name types.NamespacedName) { s.enqueue(name, true) }
+
+func (s *Source) enqueue(name types.NamespacedName, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	if s.queue == nil {
 		if s.pending == nil {
-			s.pending = map[types.NamespacedName]struct{}{}
+			s.pending = map[types.NamespacedName]bool{}
 		}
 
-		s.pending[name] = struct{}{}
+		s.pending[name] = s.pending[name] || urgent
 
 		return
 	}
 
-	s.queue.Add(reconcile.Request{NamespacedName: name})
+	s.add(name, urgent)
+}
+
+func (s *Source) add(name types.NamespacedName, urgent bool) {
+	request := reconcile.Request{NamespacedName: name}
+
+	if queue, ok := s.queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok && urgent {
+		queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(first)}, request)
+
+		return
+	}
+
+	s.queue.Add(request)
 }
 
 // For gives a call of Enqueue for one object.

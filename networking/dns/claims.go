@@ -24,7 +24,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 	m := &Machines{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindMachineClaim,
 		fresh: func() claimstatus.Machine { return &v1alpha1.MachineClaim{} },
-		wish:  claimWish(mgr.GetClient()),
+		wish:  claimWish(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 
 	err := claimstatus.ForClaims(mgr, "dnsclaim").
@@ -38,7 +38,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 }
 
 // claimWish decides on what a claim and its cluster say.
-func claimWish(reader client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
+func claimWish(reader, live client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
 	return func(ctx context.Context, machine claimstatus.Machine) (wish, error) {
 		claim, ok := machine.(*v1alpha1.MachineClaim)
 		if !ok {
@@ -61,7 +61,7 @@ func claimWish(reader client.Reader) func(context.Context, claimstatus.Machine) 
 			return wish{}, fmt.Errorf("read HypervisorCluster %s: %w", ref.HypervisorCluster, err)
 		}
 
-		return decide(claim, &cluster), nil
+		return decide(claim, &cluster).within(ctx, live, &cluster)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 )
@@ -388,6 +389,40 @@ func (s *site) allow(servers string) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorSpace}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationAllowedServers, servers)
 	s.must(env.Client.Patch(s.t.Context(), secret, client.RawPatch(types.MergePatchType, patch)))
+}
+
+// Whose names a cluster lets into DNS is for it to say, whatever a claim, its status or a node pool
+// of the namespace says; what is there when a list is made narrower stays.
+func TestNamesOfNamespaces(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	s.says(s.claim(s.space, "vm1", "192.0.2.7"), metav1.ConditionTrue, ReasonRegistered)
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
+
+	limit := func(entry v1alpha1.NamespaceAccess) {
+		s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
+		s.cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{entry}
+		s.must(env.Client.Update(t.Context(), s.cluster))
+	}
+
+	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{"team-a." + forward}})
+
+	www := s.claim(s.space, "www", "192.0.2.8")
+	refused := s.says(www, metav1.ConditionFalse, tenancy.ReasonDomain)
+
+	if want := "[team-a." + forward + "]"; !strings.Contains(refused.Message, want) {
+		t.Errorf("message %q: want it to name %s", refused.Message, want)
+	}
+
+	limit(v1alpha1.NamespaceAccess{Names: []string{"another"}})
+
+	stranger := s.claim(env.Namespace(t), "vm2", "192.0.2.9")
+	s.says(stranger, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
+
+	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{strings.ToUpper(forward)}})
+	s.says(www, metav1.ConditionTrue, ReasonRegistered)
 }
 
 func TestRegistrationIsSwitchedOff(t *testing.T) {

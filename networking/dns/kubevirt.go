@@ -28,7 +28,7 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	m := &Machines{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindKubevirtMachine,
 		fresh: func() claimstatus.Machine { return &infrav1.KubevirtMachine{} },
-		wish:  kubevirtWish(mgr.GetClient()),
+		wish:  kubevirtWish(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 
 	err := claimstatus.ForKubevirtMachines(mgr, "dnskubevirtmachine").
@@ -124,7 +124,7 @@ func staticAddresses(machine *infrav1.KubevirtMachine) []netip.Addr {
 }
 
 // kubevirtWish decides on what a KubevirtMachine, its pool and its cluster say.
-func kubevirtWish(reader client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
+func kubevirtWish(reader, live client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
 	return func(ctx context.Context, object claimstatus.Machine) (wish, error) {
 		machine, ok := object.(*infrav1.KubevirtMachine)
 		if !ok {
@@ -144,7 +144,12 @@ func kubevirtWish(reader client.Reader) func(context.Context, claimstatus.Machin
 			return wish{}, err
 		}
 
-		return decideKubevirt(machine, name), nil
+		out := decideKubevirt(machine, name)
+		if name == nil {
+			return out, nil
+		}
+
+		return out.within(ctx, live, name.Cluster)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
@@ -52,6 +54,31 @@ type wish struct {
 	ended bool
 	// reason and message tell of what is missing for one.
 	reason, message string
+}
+
+// within keeps a name out of DNS that the cluster does not let the machine's namespace have: what
+// a template, a pool or a status says is the namespace's own word. A registration that is there
+// stays as it is.
+func (w wish) within(ctx context.Context, live client.Reader, cluster *v1alpha1.HypervisorCluster) (wish, error) {
+	if !w.want {
+		return w, nil
+	}
+
+	namespace := w.spec.Claim.Namespace
+
+	entry, err := tenancy.Find(cluster, namespace, tenancy.LabelsOf(ctx, live, namespace))
+	if err == nil {
+		err = tenancy.CheckName(entry, cluster.Name, namespace, w.spec.FQDN)
+	}
+
+	switch {
+	case err == nil:
+		return w, nil
+	case errclass.Of(err) == errclass.Configuration:
+		return wish{keep: true, reason: errclass.Reason(err, tenancy.ReasonDomain), message: err.Error()}, nil
+	default:
+		return wish{}, err
+	}
 }
 
 // index has the manager's cache find registrations by their machine.

@@ -42,6 +42,9 @@ const (
 // decider says whether an event is due; why is one of the reasons, empty if not.
 type decider interface {
 	decide(ctx context.Context, e *entry, now time.Time) (why string, err error)
+	// byReport says whether what holds may hold no more because of a report that says what the
+	// one before it said: the change feed does not tell of those.
+	byReport(e *entry, why string) bool
 	// whole says whether entries need the resource with all its fields.
 	whole() bool
 	// types are the conditions that it asks for by name.
@@ -53,6 +56,11 @@ type cadence struct {
 	notReconciled, reconciled time.Duration
 	// anew has all sent once by each process, and each generation whoever has reacted to it.
 	anew bool
+}
+
+// byReport: who has sent an event itself counts from that.
+func (cadence) byReport(e *entry, why string) bool {
+	return e.sentTime.IsZero() && (why == ReasonNotReconciled || why == ReasonDrift)
 }
 
 func (cadence) whole() bool     { return false }
@@ -99,6 +107,8 @@ type decision struct {
 	result *cel.Program
 	asked  []string
 }
+
+func (decision) byReport(*entry, string) bool { return true }
 
 func (decision) whole() bool       { return true }
 func (d decision) types() []string { return d.asked }

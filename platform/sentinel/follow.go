@@ -146,15 +146,40 @@ func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
 
 	slices.Reverse(changed)
 
-	for ids := range slices.Chunk(changed, maxIDs) {
+	if err := s.lookAt(ctx, changed); err != nil {
+		return err
+	}
+
+	s.meters.known.Set(float64(s.index.size()))
+
+	return nil
+}
+
+// verify reads again what is due unless it was reported on meanwhile, and decides then. What
+// can't be read is doubted again when it is next looked at.
+func (s *Sentinel) verify(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.doubts:
+		}
+
+		if err := s.lookAt(ctx, s.index.takeDoubted()); err != nil && ctx.Err() == nil {
+			s.log.Warn("read what is due: it is tried again", "error", err)
+		}
+	}
+}
+
+// lookAt reads resources and decides on them.
+func (s *Sentinel) lookAt(ctx context.Context, all []string) error {
+	for ids := range slices.Chunk(all, maxIDs) {
 		if err := s.read(ctx, ids); err != nil {
 			return err
 		}
 
 		s.consider(ids...)
 	}
-
-	s.meters.known.Set(float64(s.index.size()))
 
 	return nil
 }

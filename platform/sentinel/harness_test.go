@@ -21,6 +21,7 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
@@ -277,6 +278,13 @@ func (r *replica) set(meddle func(*http.Request) (*http.Response, error)) {
 func run(t *testing.T, c platform.Sentinel, to broker.Broker) *replica {
 	t.Helper()
 
+	return runAt(t, c, to, nil)
+}
+
+// runAt runs one with a clock of its own.
+func runAt(t *testing.T, c platform.Sentinel, to broker.Broker, at clock.WithTickerAndDelayedExecution) *replica {
+	t.Helper()
+
 	r := &replica{metrics: prometheus.NewRegistry(), log: &capture.Buffer{}}
 
 	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripper(
@@ -298,7 +306,7 @@ func run(t *testing.T, c platform.Sentinel, to broker.Broker) *replica {
 	}
 
 	r.Sentinel, err = sentinel.New(sentinel.Options{
-		Conf: c, API: calls, Broker: to, Metrics: r.metrics,
+		Conf: c, API: calls, Broker: to, Metrics: r.metrics, Clock: at,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {

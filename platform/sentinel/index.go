@@ -4,12 +4,14 @@
 package sentinel
 
 import (
-	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
@@ -36,8 +38,8 @@ type entry struct {
 
 	// whole is the resource as JSON; only where expressions need it.
 	whole []byte
-	// asked is when the request began whose answer this is.
-	asked time.Time
+	// asked is when the request began whose answer this is, and answered when it was there.
+	asked, answered time.Time
 
 	// sentGeneration and sentTime are of the last event from this process.
 	sentGeneration int32
@@ -52,38 +54,14 @@ type entry struct {
 	notBefore time.Time
 }
 
-// resource decodes the resource for expressions.
+// resource decodes the resource for expressions, with whole numbers as int64.
 func (e *entry) resource() (map[string]any, error) {
 	var out map[string]any
 	if err := json.Unmarshal(e.whole, &out); err != nil {
 		return nil, fmt.Errorf("read resource %s: %w", e.id, err)
 	}
 
-	for key, value := range out {
-		out[key] = integers(value)
-	}
-
 	return out, nil
-}
-
-// integers makes int64 of numbers that are whole, as expressions compare them.
-func integers(value any) any {
-	switch typed := value.(type) {
-	case map[string]any:
-		for key, one := range typed {
-			typed[key] = integers(one)
-		}
-	case []any:
-		for i, one := range typed {
-			typed[i] = integers(one)
-		}
-	case float64:
-		if whole := int64(typed); float64(whole) == typed {
-			return whole
-		}
-	}
-
-	return value
 }
 
 // index is what is known of all resources. Its entries are read and written with mu held.
@@ -91,9 +69,13 @@ type index struct {
 	mu    sync.Mutex
 	by    map[string]*entry
 	whole bool
+	// doubted are to be read again before anything is sent of them.
+	doubted map[string]bool
 }
 
-func newIndex(whole bool) *index { return &index{by: map[string]*entry{}, whole: whole} }
+func newIndex(whole bool) *index {
+	return &index{by: map[string]*entry{}, whole: whole, doubted: map[string]bool{}}
+}
 
 // put notes a resource as it was at some time since asked. False: a later answer is known.
 func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
@@ -120,7 +102,7 @@ func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
 	}
 
 	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
-	e.whole, e.asked = raw, asked
+	e.whole, e.asked, e.answered = raw, asked, now
 	e.observe(r.Status.Conditions, now)
 
 	return true, nil
@@ -172,6 +154,17 @@ func (b *index) missing(after, last string, listed map[string]bool) []string {
 	return out
 }
 
+// takeDoubted gives what is to be read again, and has it count as read.
+func (b *index) takeDoubted() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	out := slices.Collect(maps.Keys(b.doubted))
+	clear(b.doubted)
+
+	return out
+}
+
 // forget has all count as never sent.
 func (b *index) forget() {
 	b.mu.Lock()
@@ -193,10 +186,5 @@ func (b *index) ids() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	out := make([]string, 0, len(b.by))
-	for id := range b.by {
-		out = append(out, id)
-	}
-
-	return out
+	return slices.AppendSeq(make([]string, 0, len(b.by)), maps.Keys(b.by))
 }

@@ -29,7 +29,8 @@ const (
 	maxBackoff  = 30 * time.Second
 )
 
-// consider decides on resources, and puts those in line whose event is due.
+// consider decides on resources, and puts those in line whose event is due. What it doubts is
+// read first.
 func (s *Sentinel) consider(ids ...string) {
 	if !s.lease.holds() {
 		s.meters.skipped.WithLabelValues(skippedStandby).Add(float64(len(ids)))
@@ -42,6 +43,11 @@ func (s *Sentinel) consider(ids ...string) {
 			s.queue.Add(id)
 		}
 	}
+
+	select {
+	case s.doubts <- struct{}{}:
+	default:
+	}
 }
 
 // due says whether to put a resource in line.
@@ -49,9 +55,9 @@ func (s *Sentinel) due(id string) bool {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 
-	e := s.index.by[id]
+	e, now := s.index.by[id], s.clock.Now()
 
-	switch now := s.clock.Now(); {
+	switch {
 	case e == nil, e.queued:
 		return false
 	case e.busy:
@@ -62,12 +68,24 @@ func (s *Sentinel) due(id string) bool {
 		s.meters.skipped.WithLabelValues(skippedBackoff).Inc()
 
 		return false
-	default:
-		_, ok := s.judge(e, now)
-		e.queued = ok
-
-		return ok
 	}
+
+	why, ok := s.judge(e, now)
+	if ok && s.decide.byReport(e, why) && !s.fresh(e, now) {
+		s.index.doubted[id] = true
+
+		return false
+	}
+
+	e.queued = ok
+
+	return ok
+}
+
+// fresh says that nobody can have reported for long since the resource was read: not because
+// of an event of this process, and not for longer than it takes to be looked at again.
+func (s *Sentinel) fresh(e *entry, now time.Time) bool {
+	return e.asked.After(e.sentTime) && now.Sub(e.answered) < s.conf.PollInterval
 }
 
 // judge asks the decision; an expression that fails is no yes. The index's mu is held.

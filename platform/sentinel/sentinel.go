@@ -75,6 +75,8 @@ type Sentinel struct {
 	lease  *lease
 	// queue has the resources whose event is due.
 	queue workqueue.TypedInterface[string]
+	// doubts is told when the index may have resources to be read again.
+	doubts chan struct{}
 
 	mu sync.Mutex
 	// kind of the resources, once one was seen.
@@ -133,6 +135,7 @@ func New(options Options) (*Sentinel, error) {
 		log:    options.Log.With("resourceType", options.Conf.ResourceType),
 		holder: host + "-" + uuid.NewString(), topic: topicOf(&options.Conf),
 		decide: decide, data: data, index: newIndex(decide.whole() || data.whole()), queue: queue, unseen: map[string]bool{},
+		doubts: make(chan struct{}, 1),
 	}
 	s.lease = &lease{s: s, name: leaseOf(&options.Conf)}
 
@@ -156,6 +159,7 @@ func (s *Sentinel) Run(ctx context.Context) error {
 
 	watching.Go(func() { s.follow(ctx) })
 	watching.Go(func() { s.relist(ctx) })
+	watching.Go(func() { s.verify(ctx) })
 	watching.Go(func() { s.pace(ctx) })
 	leading.Go(func() { s.lease.run(led) })
 

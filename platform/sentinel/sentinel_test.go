@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
 
@@ -369,6 +371,51 @@ func TestExpressions(t *testing.T) {
 
 	if text := s.log.String(); !strings.Contains(text, "[Qutoa]") {
 		t.Error("no warning of a condition that no resource has")
+	}
+}
+
+// Reports that say the same again are not in the change feed. An expression that counts from
+// them holds of a resource as it was read last, and not as it is: it is read before it gets an
+// event.
+func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
+	t.Parallel()
+
+	a, to := serve(t), newAdapter(t)
+	old, again := a.create("/clusters", "old", nil), a.create("/clusters", "again", nil)
+
+	for _, one := range []openapi.Resource{old, again} {
+		a.report(one.Id, 1, "True")
+	}
+
+	// Times are as exact as the database's.
+	time.Sleep(time.Millisecond)
+
+	reported, begin := time.Now(), time.Now()
+	stamp := func(at time.Time) string { return `timestamp("` + at.UTC().Format(time.RFC3339Nano) + `")` }
+
+	c := conf(a.url)
+	c.MessageDecision = &platform.Decision{
+		Result: "now > " + stamp(begin.Add(time.Hour)) + ` && condition("Reconciled").last_updated_time < ` + stamp(reported),
+	}
+
+	at := clocktesting.NewFakeClock(begin)
+	s := runAt(t, c, to, at).ready(t)
+	pages := s.metric(t, "list_pages_total", "")
+
+	a.report(again.Id, 1, "True")
+	at.Step(time.Hour)
+	eventually(t, "the event of what was not reported again", func() bool {
+		at.Step(c.PollInterval)
+
+		return len(to.of(old.Id)) > 0
+	})
+
+	if sent := to.of(again.Id); len(sent) != 0 {
+		t.Errorf("%d events of what was reported again", len(sent))
+	}
+
+	if s.metric(t, "list_pages_total", "") == pages {
+		t.Error("nothing was read again")
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 )
 
 // What an adapter asks of the API for an event that changes nothing: it reads the resource,
-// and reports what it did before. Beside it the read alone, as which it is also told:
-// "gets" is how many reads one takes.
+// and reports what it did before. Beside it a change of the spec, and the read alone, as which
+// they are also told: "gets" is how many reads one takes.
 func BenchmarkNoChange(b *testing.B) {
 	opened, err := store.Open(b.Context(), store.Options{URL: database.Database(b), Timeout: time.Minute})
 	if err != nil {
@@ -76,6 +76,10 @@ func BenchmarkNoChange(b *testing.B) {
 		}, nil)
 	}
 
+	patch := func() {
+		call(http.MethodPatch, "/clusters/"+next(), map[string]any{"spec": map[string]any{"size": at.Load()}}, nil)
+	}
+
 	together := func(b *testing.B, do func()) float64 {
 		b.Helper()
 		b.SetParallelism(8)
@@ -93,4 +97,5 @@ func BenchmarkNoChange(b *testing.B) {
 
 	b.Run("get", func(b *testing.B) { one = together(b, get) })
 	b.Run("report", func(b *testing.B) { b.ReportMetric(together(b, report)/one, "gets/op") })
+	b.Run("patch", func(b *testing.B) { b.ReportMetric(together(b, patch)/one, "gets/op") })
 }

@@ -228,17 +228,17 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 		return true, u.removeRow(ctx, n.Resource)
 	}
 
-	if _, err := u.tx.Update(ctx, n.Resource); err != nil {
-		return false, err
-	}
-
 	if len(n.References) > 0 {
 		if n.References, err = u.tx.SetReferences(ctx, n.ID, nil); err != nil {
 			return false, err
 		}
 	}
 
-	if _, _, err := u.settleWith(ctx, n.kind, &n.Resource, left); err != nil {
+	if _, n.Conditions, err = u.derive(ctx, n.kind, n.Resource, left); err != nil {
+		return false, err
+	}
+
+	if _, err := u.tx.Update(ctx, n.Resource); err != nil {
 		return false, err
 	}
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -239,6 +240,8 @@ func TestChanges(t *testing.T) {
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
 	a.say(cluster.Id, "dns", 2, "True")
+	// That it is said again is no change.
+	a.clock.Step(time.Minute)
 	a.say(cluster.Id, "dns", 2, "True")
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
 	a.say(cluster.Id, "dns", 3, "True", "Finalized")

@@ -59,22 +59,22 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 
 	next.Generation, next.UpdatedTime, next.UpdatedBy = r.Generation+1, u.now, u.caller
 
-	stored, err := u.tx.Update(ctx, next)
-	if err != nil {
-		return r, err
-	}
-
 	if newReferences {
 		if err := u.checkVisible(ctx, references); err != nil {
 			return r, err
 		}
 
-		if stored.References, err = u.tx.SetReferences(ctx, r.ID, references); err != nil {
+		if next.References, err = u.tx.SetReferences(ctx, r.ID, references); err != nil {
 			return r, err
 		}
 	}
 
-	if _, _, err := u.settle(ctx, kind, &stored); err != nil {
+	if _, next.Conditions, err = u.derive(ctx, kind, next, 0); err != nil {
+		return r, err
+	}
+
+	stored, err := u.tx.Update(ctx, next)
+	if err != nil {
 		return r, err
 	}
 

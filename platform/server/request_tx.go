@@ -152,6 +152,21 @@ func (u *requestTx) missing(ctx context.Context, kind *entity.Kind, r store.Reso
 	return out, nil
 }
 
+// derive gives the conditions of a resource that is locked, with so many below it, and what
+// they follow from.
+func (u *requestTx) derive(
+	ctx context.Context, kind *entity.Kind, r store.Resource, children int,
+) (conditions.Input, []openapi.ResourceCondition, error) {
+	in, err := u.input(ctx, kind, r, children)
+	if err != nil {
+		return in, nil, err
+	}
+
+	list, err := u.compute(ctx, kind, r, in)
+
+	return in, list, err
+}
+
 // compute gives the conditions of a resource, by type.
 func (u *requestTx) compute(
 	ctx context.Context, kind *entity.Kind, r store.Resource, in conditions.Input,
@@ -191,49 +206,31 @@ func (u *requestTx) count(r store.Resource, list []openapi.ResourceCondition) {
 }
 
 // settle computes the conditions of a stored resource anew, stores them, and tells whether
-// they are others than before.
+// there is news in them: more than the time of a report that says what the one before it said.
 func (u *requestTx) settle(
 	ctx context.Context, kind *entity.Kind, r *store.Resource,
-) (in conditions.Input, differs bool, err error) {
-	children := 0
+) (in conditions.Input, news bool, err error) {
+	var below []store.Resource
 
 	if r.Deleting() {
-		below, err := u.tx.Children(ctx, r.ID, true)
-		if err != nil {
+		if below, err = u.tx.Children(ctx, r.ID, true); err != nil {
 			return in, false, err
 		}
-
-		children = len(below)
 	}
 
-	return u.settleWith(ctx, kind, r, children)
-}
-
-// settleWith is settle where it is known how many children there are.
-func (u *requestTx) settleWith(
-	ctx context.Context, kind *entity.Kind, r *store.Resource, children int,
-) (in conditions.Input, differs bool, err error) {
-	if in, err = u.input(ctx, kind, *r, children); err != nil {
+	in, list, err := u.derive(ctx, kind, *r, len(below))
+	if err != nil || slices.EqualFunc(list, r.Conditions, sameCondition) {
 		return in, false, err
 	}
 
-	list, err := u.compute(ctx, kind, *r, in)
-	if err != nil {
-		return in, false, err
-	}
-
-	if slices.EqualFunc(list, r.Conditions, sameCondition) {
-		return in, false, nil
-	}
-
-	write := u.tx.SetConditions
-	if slices.EqualFunc(list, r.Conditions, reportedAgain) {
-		write = u.tx.SetReported
-	}
-
+	news = !slices.EqualFunc(list, r.Conditions, reportedAgain)
 	r.Conditions = list
 
-	return in, true, write(ctx, r.ID, list)
+	if !news {
+		return in, false, u.tx.SetReported(ctx, r.ID, list)
+	}
+
+	return in, true, u.tx.SetConditions(ctx, r.ID, list)
 }
 
 // reportedAgain says of conditions that differ that all that is new is the time of the report.
@@ -296,13 +293,13 @@ func (u *requestTx) lookAgain(ctx context.Context, id string) error {
 // settleOrGo settles a resource, or removes it if it is finished, and records what became
 // of it.
 func (u *requestTx) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.Resource) (gone bool, err error) {
-	in, differs, err := u.settle(ctx, kind, r)
+	in, news, err := u.settle(ctx, kind, r)
 	if err != nil {
 		return false, err
 	}
 
 	if !conditions.Finished(in) {
-		if !differs {
+		if !news {
 			return false, nil
 		}
 

@@ -192,9 +192,9 @@ func get(ctx context.Context, queries *db.Queries, id string) (Resource, error) 
 	return fromRow(&row)
 }
 
-// Update writes Spec, Labels, Generation, and when and by whom the resource was updated
-// and deleted; nothing else of it. The resource has to be locked by GetForUpdate. Errors:
-// ErrNotFound, ErrUnstorable.
+// Update writes Spec, Labels, Generation, Conditions, and when and by whom the resource was
+// updated and deleted; nothing else of it. The resource has to be locked by GetForUpdate.
+// Errors: ErrNotFound, ErrUnstorable.
 func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 	r := resource.stored()
 
@@ -203,12 +203,24 @@ func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
 	}
 
+	written, err := conditionsJSON(r.Conditions)
+	if err != nil {
+		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
+	}
+
 	changed, err := tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
 		ID: r.ID, Spec: r.Spec, Labels: labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
-		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy,
+		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy, Conditions: written,
 	})
 
-	return r, outcome("update", r.ID, changed, err)
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("update resource %s: %w", r.ID, explain(err))
+	case changed == 0:
+		return r, fmt.Errorf("update resource %s: %w", r.ID, ErrNotFound)
+	default:
+		return r, nil
+	}
 }
 
 // SetConditions replaces the conditions of a resource that is locked by GetForUpdate.
@@ -245,17 +257,6 @@ func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.R
 	}
 
 	return nil
-}
-
-func outcome(verb, id string, changed int64, err error) error {
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s resource %s: %w", verb, id, explain(err))
-	case changed == 0:
-		return fmt.Errorf("%s resource %s: %w", verb, id, ErrNotFound)
-	default:
-		return nil
-	}
 }
 
 // Remove removes resources for good, with their statuses and outbound references; those

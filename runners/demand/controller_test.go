@@ -342,7 +342,7 @@ func TestLostJobEnds(t *testing.T) {
 		t.Errorf("state = %s while the job may only be hidden", got.Spec.State)
 	}
 
-	kube.Condition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonJobMissing, "Actions: read")
+	kube.Condition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, workload.ReasonJobMissing, "Actions: read")
 	clk.SetTime(now.Add(50 * time.Hour))
 	pass(t, r, key)
 

@@ -6,7 +6,6 @@ package demand
 import (
 	"context"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -161,7 +160,7 @@ func (s *scope) announce() {
 		s.JobMetrics.note(s.job, event)
 		s.tell(event)
 
-		inTurn := strings.HasPrefix(event.Message, ReasonAtMaximum+": ")
+		inTurn := s.cause.Reason == ReasonAtMaximum
 		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting && !inTurn {
 			s.Recorder.Eventf(s.job, nil, corev1.EventTypeWarning, string(event.Moment), "Follow", "%s", event.Message)
 		}

@@ -182,7 +182,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, claim: &claim}
 
-	return step.Pass(ctx, r.Runner, &claim, plan(), s)
+	result, err := step.Pass(ctx, r.Runner, &claim, plan(), s)
+	result.Priority = new(0) // a machine may have waited for this pass, and not for the next one
+
+	return result, err
 }
 
 // Waker turns a provider's word on a machine into a pass over its claim.

@@ -18,7 +18,7 @@ import (
 // Reports of machines that nobody looks at any more, and their limits, go by themselves.
 func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	now := time.Unix(1e9, 0)
-	inbox := &Inbox{Wake: func(types.NamespacedName) {}}
+	inbox := &Inbox{Wake: func(types.NamespacedName, bool) {}}
 	inbox.setOpen(true)
 
 	var limits guestapi.Limits
@@ -27,7 +27,7 @@ func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest /
 		uid := types.UID(strconv.Itoa(number))
 		now = now.Add(time.Second)
 
-		inbox.put(types.NamespacedName{Name: string(uid)}, uid, note{message: string(make([]byte, 256)), at: metav1.NewMicroTime(now)}, false)
+		inbox.put(types.NamespacedName{Name: string(uid)}, uid, note{message: string(make([]byte, 256)), at: metav1.NewMicroTime(now)})
 		limits.Genuine(uid, now)
 	})
 }

@@ -5,6 +5,7 @@ package report
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +25,8 @@ const letterAge = time.Minute
 // writes them with what follows from them, in one write and without a conflict. Elsewhere
 // the Handler writes them itself.
 type Inbox struct {
-	// Wake asks for a pass over a claim.
-	Wake func(types.NamespacedName)
+	// Wake asks for a pass over a claim; one that a machine waits for comes first.
+	Wake func(name types.NamespacedName, waitsFor bool)
 
 	mu      sync.Mutex
 	open    bool
@@ -48,6 +49,19 @@ type note struct {
 	urgent bool
 }
 
+// says tells whether two notes are the same report: a machine repeats one that had no answer.
+func (n note) says(other note) bool {
+	return n.phase == other.phase && n.message == other.message && n.reason == other.reason && n.result == other.result
+}
+
+// onRecord tells whether the report is in a claim's status.
+func (n note) onRecord(claim *v1alpha1.MachineClaim) bool {
+	info := claim.Status.BootstrapInfo
+
+	return info != nil && info.GuestPhase == string(n.phase) && info.GuestMessage == n.message &&
+		(!n.phase.Last() || info.GuestReason == n.reason) && (n.result == "" || info.JobResult == n.result)
+}
+
 // Start takes reports until the context ends. It is for the process that is the leader.
 func (b *Inbox) Start(ctx context.Context) error {
 	b.setOpen(true)
@@ -67,18 +81,18 @@ func (b *Inbox) setOpen(open bool) {
 	b.open = open
 }
 
-// put takes a report, and gives a channel that is closed when it is on record. It takes none
-// where no controller would read it.
-func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note, urgent bool) (<-chan struct{}, bool) {
+// put takes a report, and gives it back with a channel that is closed when it is on record. One that
+// is repeated is taken once. It takes none where no controller would read it.
+func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note) (note, bool) {
 	if b == nil {
-		return nil, false
+		return note{}, false
 	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	if !b.open {
-		return nil, false
+		return note{}, false
 	}
 
 	for other, kept := range b.letters {
@@ -97,11 +111,26 @@ func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note, urgent boo
 		b.letters[uid] = of
 	}
 
-	n.read, n.urgent = make(chan struct{}), urgent
-	of.notes, of.at = append(of.notes, n), n.at.Time
-	b.Wake(name)
+	of.at = n.at.Time
+	at := slices.IndexFunc(of.notes, n.says)
 
-	return n.read, true
+	if at < 0 {
+		n.read = make(chan struct{})
+		at, of.notes = len(of.notes), append(of.notes, n)
+	}
+
+	of.notes[at].urgent = of.notes[at].urgent || n.urgent
+	b.Wake(name, n.urgent)
+
+	return of.notes[at], true
+}
+
+// isOpen tells whether the controller runs that reads the inbox.
+func (b *Inbox) isOpen() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.open
 }
 
 // Apply puts what was reported of a claim's machine into its status, within a step.

@@ -6,16 +6,19 @@ package report_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -36,7 +39,8 @@ type office struct {
 	inbox   *report.Inbox
 	runner  *step.Runner
 	woken   chan types.NamespacedName
-	writes  int
+	// waited counts what was woken for a machine that waits.
+	waited, writes int
 }
 
 func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
@@ -58,7 +62,13 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 
 			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
 		}}).Build()
-	o.inbox = &report.Inbox{Wake: func(name types.NamespacedName) { o.woken <- name }}
+	o.inbox = &report.Inbox{Wake: func(name types.NamespacedName, waitsFor bool) {
+		o.woken <- name
+
+		if waitsFor {
+			o.waited++
+		}
+	}}
 	o.handler = &report.Handler{
 		Client: o.client, Inbox: o.inbox, Key: []byte("key"), Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
 	}
@@ -68,7 +78,7 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 }
 
 // open has the inbox take reports, as the leader's does.
-func (o *office) open() {
+func (o *office) open() context.CancelFunc {
 	o.t.Helper()
 
 	ctx, cancel := context.WithCancel(o.t.Context())
@@ -84,7 +94,7 @@ func (o *office) open() {
 
 	// It is open when a report leads to a pass in place of a write.
 	for deadline := time.Now().Add(time.Minute); len(o.woken) == 0; time.Sleep(10 * time.Millisecond) {
-		o.send(guest.PhaseStarted)
+		o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseStarted, Message: rand.Text()})
 
 		if time.Now().After(deadline) {
 			o.t.Fatal("the inbox does not open")
@@ -93,6 +103,8 @@ func (o *office) open() {
 
 	o.pass(step.Done())
 	o.writes = 0
+
+	return cancel
 }
 
 func (o *office) send(phase guest.Phase) int {
@@ -219,6 +231,75 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 
 	if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || got.GuestPhase != string(guest.PhaseFinished) {
 		t.Errorf("on record: %+v", got)
+	}
+}
+
+// A controller that is late has its machines come again: nothing is written beside it, which would
+// have its own write refused. What they say is on record once, as of when it was said first.
+func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has a clock of its own
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+		o.handler.Clock = clock.RealClock{}
+		o.open()
+		o.waited = 0
+
+		said := time.Now()
+
+		for range 2 {
+			if code := o.send(guest.PhaseFinished); code != http.StatusServiceUnavailable || o.writes != 0 {
+				t.Errorf("answered %d after %d writes", code, o.writes)
+			}
+		}
+
+		answered := make(chan int, 1)
+
+		go func() { answered <- o.send(guest.PhaseFinished) }()
+
+		synctest.Wait()
+		o.pass(step.Wait(time.Minute, "PoweringOff", "x").Unhurried())
+
+		if code := <-answered; code != http.StatusNoContent || o.writes != 1 || o.waited != 3 {
+			t.Errorf("answered %d after %d writes; %d passes were asked for at once", code, o.writes, o.waited)
+		}
+
+		if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || !got.ReportedAt.Time.Equal(said.Truncate(time.Microsecond)) {
+			t.Errorf("on record: %+v, want it at %s", got, said)
+		}
+
+		// The answer may have been lost.
+		if code := o.send(guest.PhaseFinished); code != http.StatusNoContent || o.writes != 1 || o.waited != 3 {
+			t.Errorf("repeated, answered %d after %d writes", code, o.writes)
+		}
+	})
+}
+
+// What is reported is on record without the controller where it can't get past a pass over the
+// claim, and where it ends meanwhile.
+func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has a clock of its own
+	for name, end := range map[string]func(*office, context.CancelFunc){
+		"its pass is stuck": func(o *office, _ context.CancelFunc) {
+			for range 2 {
+				o.send(guest.PhaseFinished)
+				time.Sleep(time.Second)
+			}
+		},
+		"the leader ends": func(_ *office, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+				o.handler.Clock = clock.RealClock{}
+				end(o, o.open())
+
+				if code := o.send(guest.PhaseFinished); code != http.StatusNoContent || o.writes != 1 {
+					t.Errorf("answered %d after %d writes", code, o.writes)
+				}
+
+				if got := o.claim().Status.BootstrapInfo; got.GuestPhase != string(guest.PhaseFinished) || got.GuestReason != "r" {
+					t.Errorf("on record: %+v", got)
+				}
+			})
+		})
 	}
 }
 

@@ -197,6 +197,9 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.WriteHeader(http.StatusNoContent)
 	case apierrors.IsNotFound(err), errors.Is(err, errLater):
 		http.Error(w, "the claim is gone", http.StatusGone)
+	case errors.Is(err, errNotYet):
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, errNotYet.Error()+": try again", http.StatusServiceUnavailable)
 	default:
 		log.FromContext(r.Context()).Error(err, "report was not written", "path", r.URL.Path)
 		http.Error(w, "try again", http.StatusServiceUnavailable)
@@ -236,21 +239,22 @@ func (h *Handler) write(
 		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
 		attribute.String("hyperfleet.reason", heard.reason))
 
-	urgent := h.mustBeOnRecord(ctx, &claim, report.Phase)
+	if heard.onRecord(&claim) {
+		return nil // it is repeated
+	}
 
-	if read, ok := h.Inbox.put(name, uid, heard, urgent); ok {
-		if !urgent {
+	heard.urgent = h.mustBeOnRecord(ctx, &claim, report.Phase)
+
+	if kept, ok := h.Inbox.put(name, uid, heard); ok {
+		if !heard.urgent {
 			return nil
 		}
 
-		waiting, cancel := context.WithTimeout(ctx, inboxPatience)
-		defer cancel()
-
-		select {
-		case <-read:
-			return nil
-		case <-waiting.Done(): // its claim is being worked on
+		if done, err := h.awaitRecord(ctx, kept); done || err != nil {
+			return err
 		}
+
+		heard = kept
 	}
 
 	changed, patch := heard.patch(&claim)
@@ -261,9 +265,38 @@ func (h *Handler) write(
 	return nil
 }
 
-// inboxPatience is how long the claim's controller may take to write a report that has to be
-// on record. Then it is written here, in what is left of the 5 s that a machine waits.
-const inboxPatience = 3 * time.Second
+const (
+	// inboxPatience is how long a machine waits for the claim's controller to write its report,
+	// of the 5 s that it waits for an answer. Then it is told to come again: the report stays in
+	// the inbox meanwhile.
+	inboxPatience = 3 * time.Second
+	// inboxStuck is how old a report is that is written here all the same: the controller can't
+	// get past a pass over the claim. A machine that ends repeats its report for 15 s.
+	inboxStuck = 8 * time.Second
+)
+
+// awaitRecord waits until the claim's controller has written a report of the inbox. It says that
+// it has not where the report is to be written here: there is no such controller any more, or it
+// has been waited for long enough. A write beside the controller's has its next one refused.
+func (h *Handler) awaitRecord(ctx context.Context, kept note) (bool, error) {
+	waiting, cancel := context.WithTimeout(ctx, inboxPatience)
+	defer cancel()
+
+	select {
+	case <-kept.read:
+		return true, nil
+	case <-waiting.Done():
+	}
+
+	if h.Inbox.isOpen() && h.Clock.Since(kept.at.Time) < inboxStuck {
+		return false, errNotYet
+	}
+
+	return false, nil
+}
+
+// errNotYet says that a report is heard and not on record yet.
+var errNotYet = errors.New("the report is not on record yet")
 
 // keepLog keeps the log of a last report. It comes before the report's word, which ends
 // the claim; and that a log can't be kept is no reason not to hear of the machine's end.

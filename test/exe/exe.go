@@ -77,7 +77,7 @@ func build(ctx context.Context, dir string, names ...string) error {
 	}
 	defer release()
 
-	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", kept + "/"}
+	args := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", kept + "/"}
 	for _, name := range names {
 		args = append(args, module+name)
 	}

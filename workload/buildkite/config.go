@@ -63,12 +63,12 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	case err != nil:
 		return nil, err
 	case strings.TrimSpace(config.Token) == "":
-		return nil, rejected(ReasonCredentials,
+		return nil, workload.Reject(ReasonCredentials,
 			"no credentials: the Secret of bootstrap.config.buildkite.credentials holds no agent token")
 	case config.Organization == "" || config.Queue == "":
-		return nil, rejected(ReasonConfig, "no organization or queue is set: set them in workload.config.buildkite")
+		return nil, workload.Reject(ReasonConfig, "no organization or queue is set: set them in workload.config.buildkite")
 	case !stackPattern().MatchString(config.Stack):
-		return nil, rejected(ReasonConfig, fmt.Sprintf("stack key %q is not of 1 to 80 letters, digits, _ and -", config.Stack))
+		return nil, workload.Reject(ReasonConfig, fmt.Sprintf("stack key %q is not of 1 to 80 letters, digits, _ and -", config.Stack))
 	}
 
 	out := &provider{
@@ -90,10 +90,10 @@ func readEndpoint(text string) (string, *url.URL, error) {
 
 	switch {
 	case err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil:
-		return "", nil, rejected(ReasonConfig,
+		return "", nil, workload.Reject(ReasonConfig,
 			"bootstrap.config.buildkite.endpoint is not a URL without credentials: use one such as "+publicEndpoint)
 	case !httpbound.Safe(base):
-		return "", nil, rejected(ReasonConfig,
+		return "", nil, workload.Reject(ReasonConfig,
 			"bootstrap.config.buildkite.endpoint is plain http, and the agent token is sent there: use https")
 	}
 

@@ -16,20 +16,16 @@ import (
 
 // Reasons of errors, for conditions and events.
 const (
-	ReasonConfig        = "BuildkiteConfigInvalid"
-	ReasonCredentials   = "BuildkiteCredentialsInvalid" //nolint:gosec // the name of a reason
-	ReasonOrganization  = "BuildkiteOrganizationWrong"
-	ReasonStack         = "BuildkiteStackRefused"
-	ReasonQueue         = "BuildkiteQueueNotFound"
-	ReasonQueuePaused   = "BuildkiteQueuePaused"
-	ReasonToken         = "BuildkiteTokenRefused"
-	ReasonRequest       = "BuildkiteRequestRefused"
-	ReasonRateLimited   = "BuildkiteRateLimited"
-	ReasonJobGone       = "JobGone"
-	ReasonJobMissing    = "JobNotFound"
-	ReasonRunnerMissing = "RunnerNotFound"
-	ReasonRunnerBusy    = "RunnerBusy"
-	ReasonRunnerExists  = "RunnerNameTaken"
+	ReasonConfig       = "BuildkiteConfigInvalid"
+	ReasonCredentials  = "BuildkiteCredentialsInvalid" //nolint:gosec // the name of a reason
+	ReasonOrganization = "BuildkiteOrganizationWrong"
+	ReasonStack        = "BuildkiteStackRefused"
+	ReasonQueue        = "BuildkiteQueueNotFound"
+	ReasonQueuePaused  = "BuildkiteQueuePaused"
+	ReasonToken        = "BuildkiteTokenRefused"
+	ReasonRequest      = "BuildkiteRequestRefused"
+	ReasonRateLimited  = "BuildkiteRateLimited"
+	ReasonJobGone      = "JobGone"
 )
 
 const (
@@ -37,12 +33,8 @@ const (
 	maxMessage   = 500
 )
 
-func rejected(reason, message string) *workload.Error {
-	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
-}
-
 func noJobID(id string) error {
-	return rejected(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", workload.Cut(id, maxID)))
+	return workload.Reject(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", workload.Cut(id, maxID)))
 }
 
 func newRedactor(token string) log.Redactor {
@@ -92,17 +84,17 @@ func (p *provider) explain(what string, err error) error {
 			Message: what + " waits: Buildkite's rate limit is spent",
 		}
 	case http.StatusUnauthorized:
-		return rejected(ReasonCredentials, fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
+		return workload.Reject(ReasonCredentials, fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
 			"or not one of a cluster; put one of the cluster's page Agent Tokens into the Secret", got.quote()))
 	case http.StatusForbidden:
-		return rejected(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization "+
+		return workload.Reject(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization "+
 			"has as many stacks as it may have, or the token does not allow this address; remove stacks or ask Buildkite for more",
 			what, p.queue, p.organization, got.quote()))
 	case http.StatusNotFound:
-		return rejected(ReasonQueue, fmt.Sprintf("%s: the cluster of the agent token has no self-hosted queue %s%s: "+
+		return workload.Reject(ReasonQueue, fmt.Sprintf("%s: the cluster of the agent token has no self-hosted queue %s%s: "+
 			"make it at Buildkite or change workload.config.buildkite.queue", what, p.queue, got.quote()))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return rejected(ReasonRequest, fmt.Sprintf("%s for queue %s of organization %s was refused by Buildkite%s",
+		return workload.Reject(ReasonRequest, fmt.Sprintf("%s for queue %s of organization %s was refused by Buildkite%s",
 			what, p.queue, p.organization, got.quote()))
 	default:
 		return fmt.Errorf("%s at Buildkite: %w", what, got)

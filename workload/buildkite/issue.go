@@ -47,9 +47,9 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 func checkRequest(req workload.RunnerRequest) error {
 	switch {
 	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
-		return rejected(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
 	case req.Job == nil:
-		return rejected(ReasonRequest, fmt.Sprintf("runner %s is for no job: an agent of Buildkite is made for one", req.Name))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner %s is for no job: an agent of Buildkite is made for one", req.Name))
 	case !isJobID(req.Job.ID):
 		return noJobID(req.Job.ID)
 	default:
@@ -136,7 +136,7 @@ func (p *provider) unreserved(ctx context.Context, req workload.RunnerRequest, i
 	switch {
 	case state == v1alpha1.JobRunning && mine:
 		return &workload.Error{
-			Kind: workload.Conflict, Reason: ReasonRunnerExists,
+			Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
 			Message: fmt.Sprintf("runner %s runs job %s already", req.Name, id),
 		}
 	case said == "scheduled":
@@ -194,7 +194,7 @@ func (p *provider) acquireAll(ctx context.Context, ids []string, expiry int64) (
 
 	err := p.stackCall(ctx, http.MethodPost, "/job-acquisition-tokens", tokensBody{JobUUIDs: ids, Seconds: expiry}, &got)
 	if unknown(err) {
-		return nil, rejected(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens: "+
+		return nil, workload.Reject(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens: "+
 			"without them an agent would need the cluster's own token; check bootstrap.config.buildkite.endpoint", p.endpoint))
 	}
 

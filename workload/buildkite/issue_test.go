@@ -72,7 +72,7 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 				t.Helper()
 				runs(t, s, issue(t, p, "vm-1", job))
 			},
-			kind: workload.Conflict, reason: buildkite.ReasonRunnerExists,
+			kind: workload.Conflict, reason: workload.ReasonRunnerExists,
 		},
 		"run by this runner, as only the ledger knows": {
 			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
@@ -80,7 +80,7 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 				runs(t, s, issue(t, open(t, configOf(s)), "vm-1", job))
 			},
 			request: func(r *workload.RunnerRequest) { r.Job.RunnerName = "vm-1" },
-			kind:    workload.Conflict, reason: buildkite.ReasonRunnerExists,
+			kind:    workload.Conflict, reason: workload.ReasonRunnerExists,
 		},
 	}
 	for name, tc := range cases {

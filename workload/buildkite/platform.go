@@ -71,7 +71,7 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	}
 
 	if from == nil {
-		return out, missingBootstrap(template)
+		return out, workload.MissingBootstrap(template, "buildkite")
 	}
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
@@ -90,16 +90,6 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	}
 
 	return out, tagsErr
-}
-
-func missingBootstrap(template *v1alpha1.HypervisorMachineTemplate) error {
-	name := ""
-	if template != nil {
-		name = template.Name
-	}
-
-	return errclass.New(errclass.Configuration, workload.ReasonBootstrapIncomplete,
-		"reach the CI platform of template %s: spec.bootstrap.config.buildkite is missing", name)
 }
 
 func settingsOf(load v1alpha1.Workload) *v1alpha1.BuildkiteConfig {
@@ -225,7 +215,7 @@ func covers(scope workload.Scope, job workload.Job) bool {
 func (Platform) Open(config workload.Config) (workload.Provider, error) {
 	from := bootstrapOf(config.Template)
 	if from == nil {
-		return nil, missingBootstrap(config.Template)
+		return nil, workload.MissingBootstrap(config.Template, "buildkite")
 	}
 
 	return newProvider(Config{

@@ -101,7 +101,7 @@ func (p *provider) Validate(ctx context.Context) error {
 	case err != nil:
 		return p.explain("asking for the organization of the agent token", err)
 	case !strings.EqualFold(slug, p.organization):
-		return rejected(ReasonOrganization, fmt.Sprintf("the agent token is of organization %s and the pool is for %s: "+
+		return workload.Reject(ReasonOrganization, fmt.Sprintf("the agent token is of organization %s and the pool is for %s: "+
 			"change workload.config.buildkite.organization, or the token in the Secret", slug, p.organization))
 	}
 
@@ -185,7 +185,7 @@ func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job
 		}
 
 		return workload.Job{}, &workload.Error{
-			Kind: workload.NotFound, Reason: ReasonJobMissing,
+			Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 			Message: "the cluster of the agent token knows no job " + id,
 		}
 	}
@@ -236,7 +236,7 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 
 func (p *provider) noRunner(name string) error {
 	return &workload.Error{
-		Kind: workload.NotFound, Reason: ReasonRunnerMissing,
+		Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
 		Message: fmt.Sprintf("queue %s of organization %s has no runner %s whose job is still to be done",
 			p.queue, p.organization, name),
 	}
@@ -373,7 +373,7 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 // not finished here: that would fail it.
 func (p *provider) Deregister(ctx context.Context, id string) error {
 	if !isJobID(id) {
-		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of Buildkite's: ids are those of jobs",
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner id %q is not one of Buildkite's: ids are those of jobs",
 			workload.Cut(id, maxID)))
 	}
 
@@ -386,7 +386,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 
 	if taken(states[id]) {
 		return &workload.Error{
-			Kind: workload.RunnerBusy, Reason: ReasonRunnerBusy,
+			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
 			Message: fmt.Sprintf("job %s is being run: its runner is gone when the job is over", id),
 		}
 	}

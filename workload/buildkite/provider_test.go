@@ -325,7 +325,7 @@ func TestJob(t *testing.T) {
 		t.Errorf("a finished job is %s", got)
 	}
 
-	if _, err := provider.Job(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || reasonOf(err) != buildkite.ReasonJobMissing {
+	if _, err := provider.Job(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || reasonOf(err) != workload.ReasonJobMissing {
 		t.Errorf("Job() of an unknown job = %v", err)
 	}
 

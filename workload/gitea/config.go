@@ -48,7 +48,7 @@ func newProvider(of kind, config Config, clk clock.Clock) (*provider, error) {
 
 	token := strings.TrimSpace(config.Token)
 	if token == "" {
-		return nil, rejected(of.reason(reasonCredentials), fmt.Sprintf(
+		return nil, workload.Reject(of.reason(reasonCredentials), fmt.Sprintf(
 			"no credentials: the Secret that bootstrap.config.%s.credentials names holds no access token", string(of)))
 	}
 
@@ -72,7 +72,7 @@ func (k kind) checkURL(address string) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 	wrong := func(what string) (string, error) {
 		// Not quoted: what is no URL may be anything, a token too.
-		return "", rejected(k.reason(reasonConfig), fmt.Sprintf("the url in workload.config.%s %s", string(k), what))
+		return "", workload.Reject(k.reason(reasonConfig), fmt.Sprintf("the url in workload.config.%s %s", string(k), what))
 	}
 
 	parsed, err := url.Parse(address)
@@ -150,13 +150,13 @@ func (k kind) readScope(config Config) (scope, error) {
 
 	switch {
 	case out.repository != "" && out.organization != "":
-		return scope{}, rejected(k.reason(reasonConfig), fmt.Sprintf(
+		return scope{}, workload.Reject(k.reason(reasonConfig), fmt.Sprintf(
 			"repository and organization are both set in workload.config.%s: choose one", string(k)))
 	case out.repository != "" && !isRepository(out.repository):
-		return scope{}, rejected(k.reason(reasonConfig), fmt.Sprintf("repository %q in workload.config.%s is not owner/name",
+		return scope{}, workload.Reject(k.reason(reasonConfig), fmt.Sprintf("repository %q in workload.config.%s is not owner/name",
 			out.repository, string(k)))
 	case out.organization != "" && !isName(out.organization):
-		return scope{}, rejected(k.reason(reasonConfig), fmt.Sprintf(
+		return scope{}, workload.Reject(k.reason(reasonConfig), fmt.Sprintf(
 			"organization %q in workload.config.%s is no name of an organisation", out.organization, string(k)))
 	}
 

@@ -24,19 +24,10 @@ const (
 	reasonRequest     = "RequestRefused"
 	reasonRateLimited = "RateLimited"
 	reasonVersion     = "VersionTooOld"
-
-	ReasonRunnerBusy    = "RunnerBusy"
-	ReasonRunnerExists  = "RunnerNameTaken"
-	ReasonRunnerMissing = "RunnerNotFound"
-	ReasonJobMissing    = "JobNotFound"
 )
 
 // limitWait is how long to wait where the server, or the proxy before it, names no time.
 const limitWait = time.Minute
-
-func rejected(reason, message string) *workload.Error {
-	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
-}
 
 // answer is a call that was answered with a refusal.
 type answer struct {
@@ -90,21 +81,21 @@ func (p *provider) explain(what string, err error) error {
 			Message: fmt.Sprintf("%s waits: the rate limit of %s is spent", what, p.base),
 		}
 	case http.StatusUnauthorized:
-		return rejected(p.kind.reason(reasonCredentials), fmt.Sprintf(
+		return workload.Reject(p.kind.reason(reasonCredentials), fmt.Sprintf(
 			"%s does not accept the access token%s: it is wrong or was deleted; put a valid one into the Secret", p.kind, said))
 	case http.StatusForbidden:
-		return rejected(p.kind.reason(reasonPermission), fmt.Sprintf(
+		return workload.Reject(p.kind.reason(reasonPermission), fmt.Sprintf(
 			"%s of %s is not permitted%s: use %s", what, p.where, said, p.where.needs()))
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		return rejected(p.kind.reason(reasonScope), fmt.Sprintf(
+		return workload.Reject(p.kind.reason(reasonScope), fmt.Sprintf(
 			"%s: %s knows no %s with Actions, or hides it from this access token%s: check workload.config.%s, and use %s",
 			what, p.kind, p.where, said, string(p.kind), p.where.needs()))
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return rejected(p.kind.reason(reasonConfig), fmt.Sprintf(
+		return workload.Reject(p.kind.reason(reasonConfig), fmt.Sprintf(
 			"%s: %s sends callers on to another address: write the one that answers into workload.config.%s.url",
 			what, p.base, string(p.kind)))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return rejected(p.kind.reason(reasonRequest), fmt.Sprintf("%s of %s was refused by %s%s", what, p.where, p.kind, said))
+		return workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf("%s of %s was refused by %s%s", what, p.where, p.kind, said))
 	default:
 		return fmt.Errorf("%s at %s: %w", what, p.kind, refused)
 	}

@@ -86,7 +86,7 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 
 func (p *provider) checkRequest(req workload.RunnerRequest) error {
 	refuse := func(format string, args ...any) error {
-		return rejected(p.kind.reason(reasonRequest), fmt.Sprintf(format, args...))
+		return workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf(format, args...))
 	}
 
 	switch {
@@ -225,7 +225,7 @@ func (p *provider) removeRemnants(ctx context.Context, name string) error {
 	}
 
 	conflict := &workload.Error{
-		Kind: workload.Conflict, Reason: ReasonRunnerExists,
+		Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
 		Message: fmt.Sprintf("%s already has a live runner %s: end its machine or choose another name", p.where, name),
 	}
 

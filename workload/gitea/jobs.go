@@ -371,8 +371,8 @@ func (p *provider) repository(ctx context.Context, id int64) (string, error) {
 
 // Job gives the server's present word on a job.
 func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
-	if !isRepository(repository) || p.kind == kindGitea && numberOf(id) <= 0 || !handlePattern.MatchString(id) {
-		return workload.Job{}, rejected(p.kind.reason(reasonRequest), fmt.Sprintf("job %q of repository %q is not one of %s",
+	if !isRepository(repository) || p.kind == kindGitea && workload.Number(id) <= 0 || !handlePattern.MatchString(id) {
+		return workload.Job{}, workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf("job %q of repository %q is not one of %s",
 			id, repository, p.kind))
 	}
 
@@ -385,7 +385,7 @@ func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job
 	_, err := p.api.api(ctx, http.MethodGet, "/repos/"+repository+"/actions/jobs/"+id, nil, &said)
 	if statusOf(err) == http.StatusNotFound {
 		return workload.Job{}, &workload.Error{
-			Kind: workload.NotFound, Reason: ReasonJobMissing,
+			Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 			Message: fmt.Sprintf("Gitea knows no job %s in repository %s, or hides it from this access token", id, repository),
 		}
 	}
@@ -466,7 +466,7 @@ func (p *provider) runs(ctx context.Context, runner string) (bool, error) {
 		found, err := p.giteaJobs(ctx, "in_progress")
 
 		for i := range found {
-			if found[i].RunnerID == numberOf(runner) {
+			if found[i].RunnerID == workload.Number(runner) {
 				return true, nil
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // kind is one of the two servers. It is the name of the settings, too.
@@ -54,7 +55,7 @@ func (k kind) checkVersion(version string) error {
 			other = kindGitea
 		}
 
-		return rejected(k.reason(reasonConfig), fmt.Sprintf(
+		return workload.Reject(k.reason(reasonConfig), fmt.Sprintf(
 			"the server is %s (version %s): use workload.type %s, and %s in the place of %s "+
 				"in workload.config and bootstrap.config", other, version, other.workload(), string(other), string(k)))
 	}
@@ -68,11 +69,11 @@ func (k kind) checkVersion(version string) error {
 
 	switch {
 	case k == kindForgejo && major < leastForgejo:
-		return rejected(k.reason(reasonVersion), fmt.Sprintf(
+		return workload.Reject(k.reason(reasonVersion), fmt.Sprintf(
 			"Forgejo %s has no ephemeral runners and no handles of jobs: update it to %d or newer", version, leastForgejo))
 	case k == kindGitea && major == 1 && len(numbers) > 1:
 		if minor, err := strconv.Atoi(numbers[1]); err == nil && minor < leastGitea {
-			return rejected(k.reason(reasonVersion), fmt.Sprintf("Gitea %s can't disable runners by its API: update it to 1.%d or newer",
+			return workload.Reject(k.reason(reasonVersion), fmt.Sprintf("Gitea %s can't disable runners by its API: update it to 1.%d or newer",
 				version, leastGitea))
 		}
 	}

@@ -70,7 +70,7 @@ func (p Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1al
 	}
 
 	if from == nil {
-		return out, p.kind.missingBootstrap(template)
+		return out, workload.MissingBootstrap(template, string(p.kind))
 	}
 
 	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}, p.kind.serversOf(out.URL)
@@ -86,16 +86,6 @@ func (p Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1al
 	}
 
 	return out, nil
-}
-
-func (k kind) missingBootstrap(template *v1alpha1.HypervisorMachineTemplate) error {
-	name := ""
-	if template != nil {
-		name = template.Name
-	}
-
-	return errclass.New(errclass.Configuration, workload.ReasonBootstrapIncomplete,
-		"reach the CI platform of template %s: spec.bootstrap.config.%s is missing", name, string(k))
 }
 
 func (k kind) settingsOf(load v1alpha1.Workload) *v1alpha1.GiteaConfig {
@@ -199,7 +189,7 @@ func sameServer(server, link string) bool {
 // Open makes the provider of the runner's scope.
 func (p Platform) Open(config workload.Config) (workload.Provider, error) {
 	if p.kind.bootstrapOf(config.Template) == nil {
-		return nil, p.kind.missingBootstrap(config.Template)
+		return nil, workload.MissingBootstrap(config.Template, string(p.kind))
 	}
 
 	out, err := newProvider(p.kind, Config{

@@ -4,13 +4,10 @@
 package gitea
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -83,7 +80,7 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 
 	if len(all) == 0 {
 		return workload.Runner{}, &workload.Error{
-			Kind: workload.NotFound, Reason: ReasonRunnerMissing,
+			Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
 			Message: fmt.Sprintf("%s has no runner %s", p.where, name),
 		}
 	}
@@ -98,39 +95,7 @@ func (p *provider) named(ctx context.Context, name string, maxAge time.Duration)
 		return nil, err
 	}
 
-	var out []workload.Runner
-
-	for _, runner := range all {
-		if runner.Name == name {
-			out = append(out, runner)
-		}
-	}
-
-	slices.SortStableFunc(out, func(a, b workload.Runner) int {
-		return cmp.Or(-cmp.Compare(liveness(a), liveness(b)), -cmp.Compare(numberOf(a.ID), numberOf(b.ID)))
-	})
-
-	return out, nil
-}
-
-func liveness(r workload.Runner) int {
-	switch {
-	case r.Busy:
-		return 2
-	case r.Online:
-		return 1
-	default:
-		return 0
-	}
-}
-
-func numberOf(id string) int64 {
-	number, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		return 0
-	}
-
-	return number
+	return workload.Named(all, name), nil
 }
 
 // Runners gives the runners whose names begin with prefix, by name.
@@ -140,18 +105,15 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 		return nil, err
 	}
 
-	out := slices.DeleteFunc(slices.Clone(all), func(r workload.Runner) bool { return !strings.HasPrefix(r.Name, prefix) })
-	slices.SortStableFunc(out, func(a, b workload.Runner) int { return cmp.Compare(a.Name, b.Name) })
-
-	return out, nil
+	return workload.Prefixed(all, prefix), nil
 }
 
 // Deregister removes the runner. The servers would remove a busy one as well, and its job
 // would fail. So Gitea's is disabled first: then it is given no job any more. A runner of
 // Forgejo can't be; it is looked whether it, or the job that it is for, is being run.
 func (p *provider) Deregister(ctx context.Context, id string) error {
-	if numberOf(id) <= 0 {
-		return rejected(p.kind.reason(reasonRequest), fmt.Sprintf("runner id %q is not one of %s: ids are numbers", id, p.kind))
+	if workload.Number(id) <= 0 {
+		return workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf("runner id %q is not one of %s: ids are numbers", id, p.kind))
 	}
 
 	path := p.where.path() + "/actions/runners/" + id
@@ -178,7 +140,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 
 	if busy {
 		return &workload.Error{
-			Kind: workload.RunnerBusy, Reason: ReasonRunnerBusy,
+			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
 			Message: fmt.Sprintf("runner %s of %s runs a job: it is gone when the job is over", id, p.where),
 		}
 	}

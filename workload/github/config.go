@@ -76,7 +76,7 @@ func New(config Config) (workload.Provider, error) {
 
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	if config.Settings == nil {
-		return nil, rejected(ReasonConfig, "the GitHub settings are missing: set bootstrap.config.github of the template")
+		return nil, workload.Reject(ReasonConfig, "the GitHub settings are missing: set bootstrap.config.github of the template")
 	}
 
 	urls, err := readURLs(config.Settings)
@@ -150,7 +150,7 @@ func (p *provider) newClient(transport http.RoundTripper) (*gh.Client, error) {
 		gh.WithDisableRateLimitCheck(),
 	)
 	if err != nil {
-		return nil, rejected(ReasonConfig, "apiUrl is not a URL: use one such as https://api.github.com")
+		return nil, workload.Reject(ReasonConfig, "apiUrl is not a URL: use one such as https://api.github.com")
 	}
 
 	return out, nil
@@ -282,16 +282,16 @@ func readScope(config *Settings) (scope, error) {
 
 	switch {
 	case where.enterprise != "" && !plain(where.enterprise):
-		return scope{}, rejected(ReasonConfig, fmt.Sprintf("%q is not the slug of an enterprise at GitHub", where.enterprise))
+		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the slug of an enterprise at GitHub", where.enterprise))
 	case where.enterprise != "":
 		return where, nil
 	case where.owner == "":
-		return scope{}, rejected(ReasonConfig, "no scope is set: set owner and repository, organization or enterprise "+
+		return scope{}, workload.Reject(ReasonConfig, "no scope is set: set owner and repository, organization or enterprise "+
 			"in bootstrap.config.github of the template or in the pool")
 	case !plain(where.owner):
-		return scope{}, rejected(ReasonConfig, fmt.Sprintf("%q is not the name of an owner or organization at GitHub", where.owner))
+		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the name of an owner or organization at GitHub", where.owner))
 	case where.repo != "" && !plain(where.repo):
-		return scope{}, rejected(ReasonConfig, fmt.Sprintf("%q is not the name of a repository at GitHub", where.repo))
+		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the name of a repository at GitHub", where.repo))
 	}
 
 	return where, nil
@@ -320,15 +320,15 @@ func checkURL(field, text string) error {
 
 	switch {
 	case err != nil:
-		return rejected(ReasonConfig, field+" is not a URL: use one such as https://api.github.com")
+		return workload.Reject(ReasonConfig, field+" is not a URL: use one such as https://api.github.com")
 	case parsed.User != nil:
-		return rejected(ReasonConfig, field+" holds credentials: remove them, the template's app or credentials are used")
+		return workload.Reject(ReasonConfig, field+" holds credentials: remove them, the template's app or credentials are used")
 	case parsed.Scheme != "https" && parsed.Scheme != "http", parsed.Host == "":
-		return rejected(ReasonConfig, fmt.Sprintf("%s %q is not a URL: use one such as https://api.github.com", field, text))
+		return workload.Reject(ReasonConfig, fmt.Sprintf("%s %q is not a URL: use one such as https://api.github.com", field, text))
 	case field != runnerURLs && !httpbound.Safe(parsed):
-		return rejected(ReasonConfig, fmt.Sprintf("%s %q is plain http, and credentials are sent there: use https", field, text))
+		return workload.Reject(ReasonConfig, fmt.Sprintf("%s %q is plain http, and credentials are sent there: use https", field, text))
 	case strings.ContainsAny(parsed.Path, "{}"):
-		return rejected(ReasonConfig, fmt.Sprintf("%s %q has a placeholder that the scope has no word for: "+
+		return workload.Reject(ReasonConfig, fmt.Sprintf("%s %q has a placeholder that the scope has no word for: "+
 			"{owner}, {repo}, {org} and {enterprise} are known", field, text))
 	}
 
@@ -354,13 +354,13 @@ func webURL(api string) string {
 func gitHubApp(config *Settings) (*App, error) {
 	switch {
 	case config.App != nil && config.Token != "":
-		return nil, rejected(ReasonConfig, "a GitHub App and a personal access token are both set: choose one")
+		return nil, workload.Reject(ReasonConfig, "a GitHub App and a personal access token are both set: choose one")
 	case config.App == nil && strings.TrimSpace(config.Token) == "":
-		return nil, rejected(ReasonCredentials, "no credentials: the Secret holds neither a GitHub App nor a personal access token")
+		return nil, workload.Reject(ReasonCredentials, "no credentials: the Secret holds neither a GitHub App nor a personal access token")
 	case config.App == nil:
 		return nil, nil //nolint:nilnil // no App is an answer
 	case config.App.AppID == "" || config.App.InstallationID <= 0:
-		return nil, rejected(ReasonCredentials,
+		return nil, workload.Reject(ReasonCredentials,
 			"the GitHub App's appId or installationId is empty: both are on the App's settings page")
 	}
 
@@ -393,6 +393,6 @@ func registrationKind(kind string) (bool, error) {
 	case v1alpha1.RegistrationToken:
 		return false, nil
 	default:
-		return false, rejected(ReasonConfig, fmt.Sprintf("registration %q is unknown: use jit or token", kind))
+		return false, workload.Reject(ReasonConfig, fmt.Sprintf("registration %q is unknown: use jit or token", kind))
 	}
 }

@@ -22,20 +22,16 @@ import (
 
 // Reasons of errors, for conditions and events.
 const (
-	ReasonConfig        = "GitHubConfigInvalid"
-	ReasonCredentials   = "GitHubCredentialsInvalid" //nolint:gosec // the name of a reason
-	ReasonPermission    = "GitHubPermissionMissing"
-	ReasonScope         = "GitHubScopeNotFound"
-	ReasonGroup         = "GitHubRunnerGroupNotFound"
-	ReasonInstallation  = "GitHubInstallationNotFound"
-	ReasonRequest       = "GitHubRequestRefused"
-	ReasonRateLimited   = "GitHubRateLimited"
-	ReasonPaced         = "GitHubRegistrationsPaced"
-	ReasonHook          = "GitHubWebhookNotFound"
-	ReasonRunnerBusy    = "RunnerBusy"
-	ReasonRunnerExists  = "RunnerNameTaken"
-	ReasonRunnerMissing = "RunnerNotFound"
-	ReasonJobMissing    = "JobNotFound"
+	ReasonConfig       = "GitHubConfigInvalid"
+	ReasonCredentials  = "GitHubCredentialsInvalid" //nolint:gosec // the name of a reason
+	ReasonPermission   = "GitHubPermissionMissing"
+	ReasonScope        = "GitHubScopeNotFound"
+	ReasonGroup        = "GitHubRunnerGroupNotFound"
+	ReasonInstallation = "GitHubInstallationNotFound"
+	ReasonRequest      = "GitHubRequestRefused"
+	ReasonRateLimited  = "GitHubRateLimited"
+	ReasonPaced        = "GitHubRegistrationsPaced"
+	ReasonHook         = "GitHubWebhookNotFound"
 )
 
 var errForeignHost = errors.New("refuse to send GitHub credentials to a host that is not configured")
@@ -46,10 +42,6 @@ const (
 	maxErrorBody  = 4 << 10
 	maxMessage    = 500
 )
-
-func rejected(reason, message string) *workload.Error {
-	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
-}
 
 func newRedactor(config *Settings) log.Redactor {
 	// Tokens of GitHub (ghp_, gho_, ghu_, ghs_, ghr_, github_pat_), JSON web tokens,
@@ -114,17 +106,17 @@ func (p *provider) explainOf(where scope, what, needs string, err error) error {
 
 	switch got.status {
 	case http.StatusUnauthorized:
-		return rejected(ReasonCredentials, fmt.Sprintf(
+		return workload.Reject(ReasonCredentials, fmt.Sprintf(
 			"GitHub does not accept the credentials%s: the token is wrong, expired or revoked; put a valid one into the Secret", said))
 	case http.StatusForbidden, http.StatusUnavailableForLegalReasons:
-		return rejected(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: grant %s%s",
+		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: grant %s%s",
 			what, where, said, needs, accepted(got.header)))
 	case http.StatusNotFound:
-		return rejected(ReasonScope, fmt.Sprintf(
+		return workload.Reject(ReasonScope, fmt.Sprintf(
 			"%s: GitHub knows no %s%s, or hides it from these credentials: check the name, and grant access to it with %s",
 			what, where, said, needs))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return rejected(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitHub%s", what, where, said))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitHub%s", what, where, said))
 	default:
 		return fmt.Errorf("%s at GitHub: status %d%s", what, got.status, said) //nolint:err113 // transient, nobody asks for it
 	}
@@ -134,17 +126,17 @@ func (p *provider) explainOf(where scope, what, needs string, err error) error {
 func (p *provider) explainApp(got answer, said string) error {
 	switch got.status {
 	case http.StatusUnauthorized:
-		return rejected(ReasonCredentials, fmt.Sprintf(
+		return workload.Reject(ReasonCredentials, fmt.Sprintf(
 			"GitHub does not accept the GitHub App's key%s: check appId and privateKey, and this machine's clock", said))
 	case http.StatusForbidden:
-		return rejected(ReasonInstallation, fmt.Sprintf(
+		return workload.Reject(ReasonInstallation, fmt.Sprintf(
 			"the GitHub App's installation may not be used%s: it may be suspended; see the installation's settings", said))
 	case http.StatusNotFound:
-		return rejected(ReasonInstallation, fmt.Sprintf(
+		return workload.Reject(ReasonInstallation, fmt.Sprintf(
 			"the GitHub App has no such installation%s: check installationId, and that the App is installed on the owner of %s",
 			said, p.urls.scope))
 	case http.StatusUnprocessableEntity:
-		return rejected(ReasonInstallation, "GitHub refuses a token to the GitHub App's installation"+said)
+		return workload.Reject(ReasonInstallation, "GitHub refuses a token to the GitHub App's installation"+said)
 	default:
 		return fmt.Errorf("get the App's token at GitHub: status %d%s", got.status, said) //nolint:err113 // transient
 	}

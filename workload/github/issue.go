@@ -73,9 +73,9 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 func checkRequest(req workload.RunnerRequest) error {
 	switch {
 	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
-		return rejected(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
 	case len(req.Labels) == 0 || len(req.Labels) > workload.MaxLabels:
-		return rejected(ReasonRequest, fmt.Sprintf(
+		return workload.Reject(ReasonRequest, fmt.Sprintf(
 			"runner %s has %d labels: GitHub takes 1 to %d; change workload.config.github.labels",
 			req.Name, len(req.Labels), workload.MaxLabels))
 	default:
@@ -183,7 +183,7 @@ func (p *provider) removeUnlessLive(ctx context.Context, found workload.Runner) 
 
 func (p *provider) conflict(name string) error {
 	return &workload.Error{
-		Kind: workload.Conflict, Reason: ReasonRunnerExists,
+		Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
 		Message: fmt.Sprintf("%s already has a live runner %s: end its machine or choose another name", p.urls.scope, name),
 	}
 }
@@ -197,7 +197,7 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 	}
 
 	if p.urls.scope.repo != "" {
-		return 0, rejected(ReasonGroup, fmt.Sprintf(
+		return 0, workload.Reject(ReasonGroup, fmt.Sprintf(
 			"runner group %q cannot be used with %s: only organizations have groups, and enterprises; "+
 				"remove runnerGroup or use organization",
 			name, p.urls.scope))
@@ -225,7 +225,7 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 		return id, nil
 	}
 
-	return 0, rejected(ReasonGroup, fmt.Sprintf(
+	return 0, workload.Reject(ReasonGroup, fmt.Sprintf(
 		"%s has no runner group %q: make it at GitHub or change runnerGroup", p.urls.scope, name))
 }
 

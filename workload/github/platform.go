@@ -65,7 +65,7 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	out.Program = program(from)
 
 	if from == nil {
-		return out, missingBootstrap(template)
+		return out, workload.MissingBootstrap(template, "github")
 	}
 
 	if from.Registration != "" {
@@ -85,16 +85,6 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	}
 
 	return out, nil
-}
-
-func missingBootstrap(template *v1alpha1.HypervisorMachineTemplate) error {
-	name := ""
-	if template != nil {
-		name = template.Name
-	}
-
-	return errclass.New(errclass.Configuration, workload.ReasonBootstrapIncomplete,
-		"reach the CI platform of template %s: spec.bootstrap.config.github is missing", name)
 }
 
 func settingsOf(load v1alpha1.Workload) *v1alpha1.GitHubActionsConfig {
@@ -235,7 +225,7 @@ func place(from *v1alpha1.GitHubBootstrap, scope workload.Scope) *Settings {
 func settings(config workload.Config) (*Settings, error) {
 	from := bootstrapOf(config.Template)
 	if from == nil {
-		return nil, missingBootstrap(config.Template)
+		return nil, workload.MissingBootstrap(config.Template, "github")
 	}
 
 	out := place(from, config.Runner.Scope)

@@ -4,10 +4,10 @@
 package github
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -126,7 +126,7 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 	runner, ok := runners[name]
 	if !ok {
 		return workload.Runner{}, &workload.Error{
-			Kind: workload.NotFound, Reason: ReasonRunnerMissing,
+			Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
 			Message: fmt.Sprintf("%s has no runner %s", p.urls.scope, name),
 		}
 	}
@@ -141,17 +141,7 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 		return nil, err
 	}
 
-	out := make([]workload.Runner, 0, len(all))
-
-	for name, runner := range all {
-		if strings.HasPrefix(name, prefix) {
-			out = append(out, runner)
-		}
-	}
-
-	slices.SortFunc(out, func(a, b workload.Runner) int { return cmp.Compare(a.Name, b.Name) })
-
-	return out, nil
+	return workload.Prefixed(slices.Collect(maps.Values(all)), prefix), nil
 }
 
 // Deregister removes the runner. GitHub refuses to remove one that runs a job with
@@ -159,7 +149,7 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 func (p *provider) Deregister(ctx context.Context, id string) error {
 	number, err := strconv.ParseInt(id, 10, 64)
 	if err != nil || number <= 0 {
-		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitHub's: ids are numbers", id))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitHub's: ids are numbers", id))
 	}
 
 	call := request{
@@ -174,7 +164,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 			return nil
 		case http.StatusUnprocessableEntity:
 			return &workload.Error{
-				Kind: workload.RunnerBusy, Reason: ReasonRunnerBusy,
+				Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
 				Message: fmt.Sprintf("runner %s of %s runs a job: it is removed when the job is over", id, p.urls.scope),
 			}
 		}
@@ -201,7 +191,7 @@ func readStatus(err error) (int, bool) {
 func (p *provider) Job(ctx context.Context, repo, id string) (workload.Job, error) {
 	owner, name, ok := strings.Cut(repo, "/")
 	if number, err := strconv.ParseInt(id, 10, 64); !ok || !plain(owner) || !plain(name) || err != nil || number <= 0 {
-		return workload.Job{}, rejected(ReasonRequest, fmt.Sprintf("job %q of repository %q is not one of GitHub's", id, repo))
+		return workload.Job{}, workload.Reject(ReasonRequest, fmt.Sprintf("job %q of repository %q is not one of GitHub's", id, repo))
 	}
 
 	said := payload{Repository: &repository{FullName: repo}}
@@ -212,7 +202,7 @@ func (p *provider) Job(ctx context.Context, repo, id string) (workload.Job, erro
 	if _, err := p.send(ctx, call, &said.Job); err != nil {
 		if status, ok := readStatus(err); ok && status == http.StatusNotFound {
 			return workload.Job{}, &workload.Error{
-				Kind: workload.NotFound, Reason: ReasonJobMissing,
+				Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 				Message: fmt.Sprintf("GitHub knows no job %s in repository %s, or hides it from these credentials; reading it needs %s",
 					id, repo, needsJobs),
 			}

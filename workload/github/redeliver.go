@@ -103,7 +103,7 @@ func (p *provider) findHook(ctx context.Context, target string) (*webhook, error
 
 	where := p.urls.scope
 	if where.enterprise != "" {
-		return nil, rejected(ReasonHook, fmt.Sprintf("GitHub has no call for the webhooks of %s: "+
+		return nil, workload.Reject(ReasonHook, fmt.Sprintf("GitHub has no call for the webhooks of %s: "+
 			"failed webhooks are not asked for again, and polling finds their jobs", where))
 	}
 
@@ -193,7 +193,7 @@ func (s scope) needsHooks() string {
 // explainHook is explain; what GitHub hides for want of a permission it answers with 404.
 func (p *provider) explainHook(where scope, what, needs string, err error) error {
 	if status, ok := readStatus(err); ok && status == http.StatusNotFound {
-		return rejected(ReasonPermission, fmt.Sprintf("%s of %s is not permitted: grant %s", what, where, needs))
+		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted: grant %s", what, where, needs))
 	}
 
 	return p.explainOf(where, what, needs, err)
@@ -304,7 +304,7 @@ func sameURL(a, b string) bool {
 
 // errNoHooks says that there is nothing to ask for webhooks.
 func errNoHooks(where scope, target string) error {
-	return rejected(ReasonHook, fmt.Sprintf(
+	return workload.Reject(ReasonHook, fmt.Sprintf(
 		"no webhook of %s to %s is known to these credentials: failed webhooks are not asked for again, and polling finds their jobs; "+
 			"add the webhook there, or set it as the URL of the GitHub App", where, target))
 }

@@ -85,7 +85,7 @@ func (s *scaled) Issue(ctx context.Context, req workload.RunnerRequest) (workloa
 	}
 
 	if !jit {
-		return workload.Credential{}, rejected(ReasonScaleSet, fmt.Sprintf(
+		return workload.Credential{}, workload.Reject(ReasonScaleSet, fmt.Sprintf(
 			"runners of scale set %s cannot register with a token: set registration to jit in bootstrap.config.github of the template",
 			s.name))
 	}

@@ -128,10 +128,10 @@ func (s *service) explain(what string, err error) error {
 			Message: what + " waits: GitHub's Actions service is asked too often",
 		}
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return rejected(ReasonPermission, fmt.Sprintf("%s of %s is not permitted by GitHub's Actions service%s: grant %s",
+		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted by GitHub's Actions service%s: grant %s",
 			what, s.urls.scope, said, s.urls.scope.needs()))
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		return rejected(ReasonScaleSet, fmt.Sprintf("%s of %s was refused by GitHub's Actions service%s", what, s.urls.scope, said))
+		return workload.Reject(ReasonScaleSet, fmt.Sprintf("%s of %s was refused by GitHub's Actions service%s", what, s.urls.scope, said))
 	default:
 		return fmt.Errorf("%s at GitHub's Actions service: status %d %s%s", what, refused.status, refused.kind, said)
 	}
@@ -415,7 +415,7 @@ func (s *service) group(ctx context.Context, name string) (int64, error) {
 		return group.ID, nil
 	}
 
-	return 0, rejected(ReasonGroup, fmt.Sprintf(
+	return 0, workload.Reject(ReasonGroup, fmt.Sprintf(
 		"%s has no runner group %q for scale sets: make it at GitHub or change runnerGroup", s.urls.scope, name))
 }
 

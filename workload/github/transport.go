@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // network gives the chain that a call goes through: guard and credentials, which come
@@ -86,19 +87,19 @@ func installation(next http.RoundTripper, app *App, api string) (http.RoundTripp
 // asApp authenticates as the App itself, which only a few calls ask for.
 func asApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTransport, error) {
 	if err := inputbound.Key(app.PrivateKey); err != nil {
-		return nil, rejected(ReasonCredentials, "the GitHub App's privateKey is "+err.Error())
+		return nil, workload.Reject(ReasonCredentials, "the GitHub App's privateKey is "+err.Error())
 	}
 
 	key, err := jwt.ParseRSAPrivateKeyFromPEM(app.PrivateKey)
 	if err != nil {
-		return nil, rejected(ReasonCredentials,
+		return nil, workload.Reject(ReasonCredentials,
 			"the GitHub App's privateKey is not an RSA private key in PEM: download one on the App's settings page")
 	}
 
 	apps, err := ghinstallation.NewAppsTransportWithOptions(next, 0,
 		ghinstallation.WithSigner(signer{issuer: strings.TrimSpace(app.AppID), key: key}))
 	if err != nil {
-		return nil, rejected(ReasonCredentials, "the GitHub App's credentials cannot be used: "+err.Error())
+		return nil, workload.Reject(ReasonCredentials, "the GitHub App's credentials cannot be used: "+err.Error())
 	}
 
 	apps.BaseURL = api

@@ -59,7 +59,7 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 
 	token := strings.TrimSpace(config.Token)
 	if token == "" {
-		return nil, rejected(ReasonCredentials,
+		return nil, workload.Reject(ReasonCredentials,
 			"no credentials: the Secret that bootstrap.config.gitlab.credentials names holds no access token")
 	}
 
@@ -79,7 +79,7 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		gl.WithCustomLimiter(unlimited{}),
 		gl.WithHTTPClient(&http.Client{Transport: out.transport(config), Timeout: config.Timeout}))
 	if err != nil {
-		return nil, rejected(ReasonConfig,
+		return nil, workload.Reject(ReasonConfig,
 			"the url of the GitLab instance cannot be used: write one such as https://gitlab.example.com")
 	}
 
@@ -102,15 +102,15 @@ func checkURL(address string) (string, error) {
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
 		// Not quoted: what is no URL may be anything, a token too.
-		return "", rejected(ReasonConfig,
+		return "", workload.Reject(ReasonConfig,
 			"the url in workload.config.gitlab is no URL of a GitLab instance: write one such as https://gitlab.example.com")
 	case !httpbound.Safe(parsed):
-		return "", rejected(ReasonConfig,
+		return "", workload.Reject(ReasonConfig,
 			"the url in workload.config.gitlab is plain http, and the access token is sent there: use https")
 	case parsed.User != nil:
-		return "", rejected(ReasonConfig, "the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
+		return "", workload.Reject(ReasonConfig, "the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
 	case parsed.RawQuery != "" || parsed.Fragment != "":
-		return "", rejected(ReasonConfig, "the url in workload.config.gitlab has a query: write one such as https://gitlab.example.com")
+		return "", workload.Reject(ReasonConfig, "the url in workload.config.gitlab has a query: write one such as https://gitlab.example.com")
 	}
 
 	return strings.TrimSuffix(address, "/api/v4"), nil
@@ -162,14 +162,14 @@ func readScope(config Config) (scope, error) {
 
 	switch {
 	case project != "" && group != "":
-		return scope{}, rejected(ReasonConfig, "projectId and groupId are both set in workload.config.gitlab: choose one")
+		return scope{}, workload.Reject(ReasonConfig, "projectId and groupId are both set in workload.config.gitlab: choose one")
 	case project != "" && !isID(project) && (!isProject(project) || !plain(project)):
-		return scope{}, rejected(ReasonConfig, fmt.Sprintf(
+		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf(
 			"projectId %q is neither an id nor the full path of a project: write one such as group/project", project))
 	case project != "":
 		return scope{kind: projectScope, name: project}, nil
 	case group != "" && !plain(group):
-		return scope{}, rejected(ReasonConfig, fmt.Sprintf(
+		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf(
 			"groupId %q is neither an id nor the full path of a group: write one such as group/subgroup", group))
 	case group != "":
 		return scope{kind: groupScope, name: group}, nil

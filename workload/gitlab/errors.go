@@ -20,16 +20,12 @@ import (
 
 // Reasons of errors, for conditions and events.
 const (
-	ReasonConfig        = "GitLabConfigInvalid"
-	ReasonCredentials   = "GitLabCredentialsInvalid" //nolint:gosec // the name of a reason
-	ReasonPermission    = "GitLabPermissionMissing"
-	ReasonScope         = "GitLabScopeNotFound"
-	ReasonRequest       = "GitLabRequestRefused"
-	ReasonRateLimited   = "GitLabRateLimited"
-	ReasonRunnerBusy    = "RunnerBusy"
-	ReasonRunnerExists  = "RunnerNameTaken"
-	ReasonRunnerMissing = "RunnerNotFound"
-	ReasonJobMissing    = "JobNotFound"
+	ReasonConfig      = "GitLabConfigInvalid"
+	ReasonCredentials = "GitLabCredentialsInvalid" //nolint:gosec // the name of a reason
+	ReasonPermission  = "GitLabPermissionMissing"
+	ReasonScope       = "GitLabScopeNotFound"
+	ReasonRequest     = "GitLabRequestRefused"
+	ReasonRateLimited = "GitLabRateLimited"
 )
 
 // strayError is a call that was led elsewhere, by a redirect or a link.
@@ -58,10 +54,6 @@ const (
 	needsJobs = "an access token with the scope read_api (or api), of a member of the project with the role Reporter or above"
 )
 
-func rejected(reason, message string) *workload.Error {
-	return &workload.Error{Kind: workload.Rejected, Reason: reason, Message: message}
-}
-
 func newRedactor(token string) log.Redactor {
 	// Tokens of GitLab (glpat-, glrt-, gldt- ..., whsec_), whatever follows the name of
 	// a secret in a URL or a header, and credentials in a URL
@@ -88,7 +80,7 @@ func statusOf(err error) (int, bool) {
 // what was done, the scope and what is needed.
 func (p *provider) explain(what, needs string, err error) error {
 	if stray, ok := errors.AsType[*strayError](err); ok {
-		return rejected(ReasonConfig, fmt.Sprintf(
+		return workload.Reject(ReasonConfig, fmt.Sprintf(
 			"%s: %s sends callers on to %s: write the address that answers into workload.config.gitlab.url", what, p.base, stray.to))
 	}
 
@@ -103,15 +95,15 @@ func (p *provider) explain(what, needs string, err error) error {
 	case http.StatusTooManyRequests:
 		return p.limited(what, err)
 	case http.StatusUnauthorized:
-		return rejected(ReasonCredentials, fmt.Sprintf(
+		return workload.Reject(ReasonCredentials, fmt.Sprintf(
 			"GitLab does not accept the access token%s: it is wrong, expired or revoked; put a valid one into the Secret", said))
 	case http.StatusForbidden:
-		return rejected(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: use %s", what, p.where, said, needs))
+		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: use %s", what, p.where, said, needs))
 	case http.StatusNotFound:
-		return rejected(ReasonScope, fmt.Sprintf(
+		return workload.Reject(ReasonScope, fmt.Sprintf(
 			"%s: GitLab knows no %s, or hides it from this access token: check workload.config.gitlab, and use %s", what, p.where, needs))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
-		return rejected(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitLab%s", what, p.where, said))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitLab%s", what, p.where, said))
 	default:
 		return fmt.Errorf("%s at GitLab: status %d%s", what, status, said) //nolint:err113 // transient, nobody asks for it
 	}

@@ -68,23 +68,23 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 
 func checkRequest(req workload.RunnerRequest) error {
 	if !fits(req.Name) {
-		return rejected(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters, or ends like an operator's mark",
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters, or ends like an operator's mark",
 			req.Name, workload.MaxRunnerName))
 	}
 
 	if len(req.Labels) > maxTags {
-		return rejected(ReasonRequest, fmt.Sprintf("runner %s has %d tags: GitLab takes at most %d; change workload.config.gitlab.tags",
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner %s has %d tags: GitLab takes at most %d; change workload.config.gitlab.tags",
 			req.Name, len(req.Labels), maxTags))
 	}
 
 	if len(req.Labels) == 0 && !req.Untagged {
-		return rejected(ReasonRequest, fmt.Sprintf(
+		return workload.Reject(ReasonRequest, fmt.Sprintf(
 			"runner %s has no tags and takes no untagged jobs: set tags or runUntagged in workload.config.gitlab", req.Name))
 	}
 
 	for _, tag := range req.Labels {
 		if strings.TrimSpace(tag) != tag || tag == "" || strings.Contains(tag, ",") {
-			return rejected(ReasonRequest, fmt.Sprintf(
+			return workload.Reject(ReasonRequest, fmt.Sprintf(
 				"tag %q of runner %s holds a comma or is empty: write each tag as an item of its own in workload.config.gitlab.tags",
 				tag, req.Name))
 		}
@@ -143,7 +143,7 @@ func (p *provider) removeRemnants(ctx context.Context, name string) error {
 
 func (p *provider) conflict(name string) error {
 	return &workload.Error{
-		Kind: workload.Conflict, Reason: ReasonRunnerExists,
+		Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
 		Message: fmt.Sprintf("%s already has a live runner %s: end its machine or choose another name", p.where, name),
 	}
 }

@@ -29,9 +29,9 @@ const (
 
 // Job gives GitLab's present word on a job, its tags among it.
 func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
-	number := numberOf(id)
+	number := workload.Number(id)
 	if !isProject(repository) || !plain(repository) || number <= 0 {
-		return workload.Job{}, rejected(ReasonRequest, fmt.Sprintf("job %q of project %q is not one of GitLab's", id, repository))
+		return workload.Job{}, workload.Reject(ReasonRequest, fmt.Sprintf("job %q of project %q is not one of GitLab's", id, repository))
 	}
 
 	if err := p.limit.spare("asking for a job"); err != nil {
@@ -42,7 +42,7 @@ func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job
 	if err != nil {
 		if status, _ := statusOf(err); status == http.StatusNotFound {
 			return workload.Job{}, &workload.Error{
-				Kind: workload.NotFound, Reason: ReasonJobMissing,
+				Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 				Message: fmt.Sprintf("GitLab knows no job %s in project %s, or hides it from this access token; reading it needs %s",
 					id, repository, needsJobs),
 			}

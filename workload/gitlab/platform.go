@@ -51,7 +51,7 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	}
 
 	if from == nil {
-		return out, missingBootstrap(template)
+		return out, workload.MissingBootstrap(template, "gitlab")
 	}
 
 	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}, serversOf(out.URL)
@@ -67,16 +67,6 @@ func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alph
 	}
 
 	return out, nil
-}
-
-func missingBootstrap(template *v1alpha1.HypervisorMachineTemplate) error {
-	name := ""
-	if template != nil {
-		name = template.Name
-	}
-
-	return errclass.New(errclass.Configuration, workload.ReasonBootstrapIncomplete,
-		"reach the CI platform of template %s: spec.bootstrap.config.gitlab is missing", name)
 }
 
 func settingsOf(load v1alpha1.Workload) *v1alpha1.GitLabCIConfig {
@@ -213,7 +203,7 @@ func sameServer(server, link string) bool {
 // Open makes the provider of the runner's scope.
 func (Platform) Open(config workload.Config) (workload.Provider, error) {
 	if bootstrapOf(config.Template) == nil {
-		return nil, missingBootstrap(config.Template)
+		return nil, workload.MissingBootstrap(config.Template, "gitlab")
 	}
 
 	return newProvider(Config{

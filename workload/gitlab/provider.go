@@ -4,12 +4,10 @@
 package gitlab
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -92,7 +90,7 @@ func (p *provider) checkToken(ctx context.Context) error {
 	}
 
 	if token.Revoked || !token.Active {
-		return rejected(ReasonCredentials, "the access token is expired or revoked: put a valid one into the Secret")
+		return workload.Reject(ReasonCredentials, "the access token is expired or revoked: put a valid one into the Secret")
 	}
 
 	if slices.Contains(token.Scopes, "api") {
@@ -103,7 +101,7 @@ func (p *provider) checkToken(ctx context.Context) error {
 		return slices.Contains(token.Scopes, scope)
 	})
 	if len(missing) > 0 {
-		return rejected(ReasonPermission, fmt.Sprintf(
+		return workload.Reject(ReasonPermission, fmt.Sprintf(
 			"the access token lacks the scopes %s: make one with create_runner, manage_runner and read_api, or with api",
 			strings.Join(missing, ", ")))
 	}
@@ -170,7 +168,7 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 
 	if len(all) == 0 {
 		return workload.Runner{}, &workload.Error{
-			Kind: workload.NotFound, Reason: ReasonRunnerMissing,
+			Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
 			Message: fmt.Sprintf("%s has no runner %s", p.where, name),
 		}
 	}
@@ -185,39 +183,7 @@ func (p *provider) named(ctx context.Context, name string, maxAge time.Duration)
 		return nil, err
 	}
 
-	var out []workload.Runner
-
-	for _, runner := range all {
-		if runner.Name == name {
-			out = append(out, runner)
-		}
-	}
-
-	slices.SortStableFunc(out, func(a, b workload.Runner) int {
-		return cmp.Or(-cmp.Compare(liveness(a), liveness(b)), -cmp.Compare(numberOf(a.ID), numberOf(b.ID)))
-	})
-
-	return out, nil
-}
-
-func liveness(r workload.Runner) int {
-	switch {
-	case r.Busy:
-		return 2
-	case r.Online:
-		return 1
-	default:
-		return 0
-	}
-}
-
-func numberOf(id string) int64 {
-	number, err := strconv.ParseInt(id, 10, 64)
-	if err != nil {
-		return 0
-	}
-
-	return number
+	return workload.Named(all, name), nil
 }
 
 // Runners gives the runners whose names begin with prefix, by name. Of their labels the
@@ -228,26 +194,16 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 		return nil, err
 	}
 
-	out := make([]workload.Runner, 0, len(all))
-
-	for _, runner := range all {
-		if strings.HasPrefix(runner.Name, prefix) {
-			out = append(out, runner)
-		}
-	}
-
-	slices.SortStableFunc(out, func(a, b workload.Runner) int { return cmp.Compare(a.Name, b.Name) })
-
-	return out, nil
+	return workload.Prefixed(all, prefix), nil
 }
 
 // Deregister removes the runner. GitLab would remove a busy one as well and fail its job.
 // So the runner is paused first: then it is given no job any more, and whether it has one
 // is told for good. A busy one stays paused.
 func (p *provider) Deregister(ctx context.Context, id string) error {
-	number := numberOf(id)
+	number := workload.Number(id)
 	if number <= 0 {
-		return rejected(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitLab's: ids are numbers", id))
+		return workload.Reject(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitLab's: ids are numbers", id))
 	}
 
 	pause := &gl.UpdateRunnerDetailsOptions{Paused: new(true)}
@@ -264,7 +220,7 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 
 	if len(jobs) > 0 {
 		return &workload.Error{
-			Kind: workload.RunnerBusy, Reason: ReasonRunnerBusy,
+			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
 			Message: fmt.Sprintf("runner %s of %s runs a job: it is removed when the job is over", id, p.where),
 		}
 	}

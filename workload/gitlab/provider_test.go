@@ -185,7 +185,7 @@ func TestDeregisterBusy(t *testing.T) {
 
 	for range 2 {
 		err := p.Deregister(t.Context(), issued.RunnerID)
-		checkError(t, err, workload.RunnerBusy, gitlab.ReasonRunnerBusy, "runs a job")
+		checkError(t, err, workload.RunnerBusy, workload.ReasonRunnerBusy, "runs a job")
 	}
 
 	// It was paused: it is busy, and takes no other job.

@@ -62,6 +62,15 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MaxLength=90
 	// +kubebuilder:validation:items:Pattern=`^[0-9A-Fa-f:.]+(/[0-9]{1,3}| ?- ?[0-9A-Fa-f:.]+)$`
 	Addresses []string `json:"addresses,omitempty"`
+	// domains that machines may have their names in, those below them included. The cluster's own
+	// dns.domain is allowed only where it is listed.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
+	Domains []string `json:"domains,omitempty"`
 	// quota of each of the namespaces.
 	// +optional
 	Quota *NamespaceQuota `json:"quota,omitempty"`

@@ -1894,6 +1894,11 @@ func (in *NamespaceAccess) DeepCopyInto(out *NamespaceAccess) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Domains != nil {
+		in, out := &in.Domains, &out.Domains
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Quota != nil {
 		in, out := &in.Quota, &out.Quota
 		*out = new(NamespaceQuota)

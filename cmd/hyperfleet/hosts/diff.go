@@ -42,7 +42,11 @@ type hostDiff struct {
 	// Applied and Desired are hashes; empty for none.
 	Applied string `json:"applied"`
 	Desired string `json:"desired"`
-	// Action is what the operator would do: Nothing, FirstBoot, Update, Repair, Wait, Terminal.
+	// OSVersion is the version of macOS that the host said last; empty for none. DesiredOSVersion
+	// is what its fleet asks for at least; empty where it leaves that alone.
+	OSVersion        string `json:"osVersion,omitempty"`
+	DesiredOSVersion string `json:"desiredOSVersion,omitempty"`
+	// Action is what the operator would do: Nothing, FirstBoot, Update, Repair, OSUpdate, Wait, Terminal.
 	Action string `json:"action"`
 	// Why it would not do it at once.
 	Why string `json:"why,omitempty"`
@@ -75,6 +79,11 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 		return nil, err
 	}
 
+	fleets, err := s.fleets(ctx)
+	if err != nil {
+		return nil, err
+	}
+
 	out := []hostDiff{}
 
 	for _, kind := range kinds {
@@ -96,7 +105,7 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 
 		for _, host := range found {
 			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (q.host == "" || host.GetName() == q.host) {
-				out = append(out, s.one(ctx, area, kind, host, q.probe))
+				out = append(out, s.one(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
 			}
 		}
 	}
@@ -110,12 +119,32 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 	return out, nil
 }
 
-// one looks at one host.
-func (s *source) one(ctx context.Context, area *hosts.Area, kind machine.Kind, host machine.Object, probe bool) hostDiff {
-	status := host.Host()
+// fleets are those of the namespace, by their names.
+func (s *source) fleets(ctx context.Context) (map[string]*infrav1.HostFleet, error) {
+	var list infrav1.HostFleetList
+
+	err := s.client.List(ctx, &list, client.InNamespace(s.namespace))
+	if err != nil && !meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("list fleets in namespace %s: %w", s.namespace, err)
+	}
+
+	out := map[string]*infrav1.HostFleet{}
+	for i := range list.Items {
+		out[list.Items[i].Name] = &list.Items[i]
+	}
+
+	return out, nil
+}
+
+// one looks at one host of a fleet, nil where that is not there.
+func (s *source) one(
+	ctx context.Context, area *hosts.Area, kind machine.Kind, host machine.Object, fleet *infrav1.HostFleet, probe bool,
+) hostDiff {
+	status, desired := host.Host(), machine.Desired(kind.Hash(), fleet)
 	out := hostDiff{
 		Kind: kind.Name(), Namespace: host.GetNamespace(), Name: host.GetName(), Fleet: kind.FleetName(host),
-		Applied: status.HostConfigHash, Desired: kind.Hash(), Lost: append([]string{}, status.LostParts...),
+		Applied: status.HostConfigHash, Desired: desired.Hash, Lost: append([]string{}, status.LostParts...),
+		OSVersion: status.OSVersion, DesiredOSVersion: desired.OSVersion,
 		Changes: []plan.Change{}, Push: []string{},
 	}
 
@@ -138,18 +167,18 @@ func (s *source) one(ctx context.Context, area *hosts.Area, kind machine.Kind, h
 		return out
 	}
 
-	decide(&out, area, status, p)
+	decide(&out, area, status, desired, p)
 
 	return out
 }
 
-func decide(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, p plan.Plan) {
+func decide(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, desired drift.Desired, p plan.Plan) {
 	var has []plan.Digest
 	for _, part := range status.Parts {
 		has = append(has, plan.Digest{Label: part.Label, SHA256: part.SHA256})
 	}
 
-	d := drift.Decide(status, drift.Desired{Hash: out.Desired}, area.Policy(), area.Clock.Now())
+	d := drift.Decide(status, desired, area.Policy(), area.Clock.Now())
 	out.Action = string(d.Do)
 	out.Changes = append(out.Changes, plan.Diff(p.Digests(), has)...)
 
@@ -171,7 +200,7 @@ func decide(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, p plan.
 	switch d.Next {
 	case drift.FirstBoot:
 		steps = p.FirstBootSteps()
-	case drift.Nothing:
+	case drift.Nothing, drift.OSUpdate:
 		steps = nil
 	default:
 	}
@@ -253,6 +282,10 @@ func words(d hostDiff) string {
 		if !slices.ContainsFunc(d.Changes, named) && !slices.Contains(d.Lost, label) {
 			out = append(out, label)
 		}
+	}
+
+	if drift.Older(d.OSVersion, d.DesiredOSVersion) {
+		out = append(out, fmt.Sprintf("macOS %s to %s", d.OSVersion, d.DesiredOSVersion))
 	}
 
 	all := []string{cmp.Or(strings.Join(out, ", "), "-")}

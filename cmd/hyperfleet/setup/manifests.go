@@ -13,8 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
 
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"sigs.k8s.io/yaml"
 )
 
@@ -45,24 +45,13 @@ type answers struct {
 	MaxMachines                   int
 }
 
-// Owner and RepositoryName are the two halves of Repository.
-func (a *answers) Owner() string {
-	owner, _, _ := strings.Cut(a.Repository, "/")
-
-	return owner
-}
-
-// RepositoryName is the second half of Repository.
-func (a *answers) RepositoryName() string {
-	_, name, _ := strings.Cut(a.Repository, "/")
-
-	return name
-}
-
 // render gives the text of a file.
 func (a *answers) render(name string) (string, error) {
 	parsed, err := template.New(name+".tmpl").Funcs(template.FuncMap{
 		"yaml": inline, "text": quoted, "flow": flow,
+		// The two halves of a repository.
+		"owner":  func(repository string) string { owner, _, _ := strings.Cut(repository, "/"); return owner },
+		"name":   func(repository string) string { _, name, _ := strings.Cut(repository, "/"); return name },
 		"base64": base64.StdEncoding.EncodeToString,
 		"host": func(text string) string {
 			parsed, err := url.Parse(text)

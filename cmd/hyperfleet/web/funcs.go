@@ -6,13 +6,13 @@ package web
 import (
 	"cmp"
 	"fmt"
-	"html/template"
 	"math"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -31,24 +31,29 @@ func (h *handler) funcs() template.FuncMap {
 
 			return jobs.Human(max(h.Clock.Now().Sub(at), 0).Seconds())
 		},
-		"human":   jobs.Human,
-		"long":    func(d time.Duration) string { return jobs.Human(d.Seconds()) },
-		"between": jobs.Between,
-		"clock":   func(at time.Time) string { return local(at).Format("15:04:05") },
-		"date":    func(at time.Time) string { return local(at).Format("2006-01-02 15:04:05 MST") },
-		"safe":    cli.Safe,
-		"path":    pathOf,
-		"query":   url.QueryEscape,
-		"gib":     func(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) },
-		"round":   func(x float64) int { return int(math.Round(x)) },
-		"tone":    tone,
-		"ready":   readyTone,
-		"words":   words,
-		"join":    strings.Join,
-		"lines":   func(text string) int { return strings.Count(strings.TrimRight(text, "\n"), "\n") + 1 },
-		"kindURL": kindURL,
-		"wait":    func(state v1alpha1.JobState) bool { return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting },
-		"link":    safeLink,
+		"human":    jobs.Human,
+		"long":     func(d time.Duration) string { return jobs.Human(d.Seconds()) },
+		"between":  jobs.Between,
+		"clock":    func(at time.Time) string { return local(at).Format("15:04:05") },
+		"date":     func(at time.Time) string { return local(at).Format("2006-01-02 15:04:05 MST") },
+		"rfc3339":  func(at time.Time) string { return at.Format(time.RFC3339) },
+		"safe":     cli.Safe,
+		"path":     pathOf,
+		"query":    url.QueryEscape,
+		"gib":      func(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) },
+		"round":    func(x float64) int { return int(math.Round(x)) },
+		"percent":  live.Usage.Percent,
+		"idle":     live.Pool.Idle,
+		"starting": live.Pool.Starting,
+		"total":    live.Machines.Total,
+		"tone":     tone,
+		"ready":    readyTone,
+		"words":    words,
+		"join":     strings.Join,
+		"lines":    func(text string) int { return strings.Count(strings.TrimRight(text, "\n"), "\n") + 1 },
+		"kindURL":  kindURL,
+		"wait":     func(state v1alpha1.JobState) bool { return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting },
+		"link":     safeLink,
 		"dict": func(pairs ...any) map[string]any {
 			out := map[string]any{}
 			for i := 0; i+1 < len(pairs); i += 2 {

@@ -260,6 +260,8 @@ func (r *run) settle(ctx context.Context) {
 
 // finish writes down how it ended.
 func (r *run) finish() {
+	r.result.Deleting = r.deleting
+
 	trace := &r.result.Trace.Result
 	trace.Status, trace.Phase = r.result.Status, r.result.Phase
 

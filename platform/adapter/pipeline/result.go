@@ -43,6 +43,8 @@ type Result struct {
 	Err error
 	// Failure is what has failed; it is there also when the event is done with.
 	Failure error
+	// Deleting says that the API's resource is being deleted.
+	Deleting bool
 	// Resources are what became of the entries.
 	Resources resources.Result
 	Trace     Trace

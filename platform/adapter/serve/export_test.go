@@ -14,10 +14,11 @@ const (
 	FirstLook = firstLook
 	LastLook  = lastLook
 	Quiet     = quiet
+	GoneLook  = goneLook
 )
 
 // Begin is begin.
-func (l *Looks) Begin(event *cloudevents.Event) func(gone bool) { return l.begin(event) }
+func (l *Looks) Begin(event *cloudevents.Event) func(gone, deleting bool) { return l.begin(event) }
 
 // Run is run.
 func (l *Looks) Run(ctx context.Context, look func(context.Context, cloudevents.Event)) {

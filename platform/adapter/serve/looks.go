@@ -26,6 +26,9 @@ const (
 	lastLook = 10 * time.Second
 	// quiet is how long nothing has to change until the next change is looked at soon again.
 	quiet = 30 * time.Second
+	// goneLook is how long after the end of an object its resource is looked at, if that is
+	// being deleted: somebody waits for the last of them, and each ends once.
+	goneLook = 200 * time.Millisecond
 	// lookers handle events again.
 	lookers = 4
 	// maxKnown events are kept. The resources beyond them wait for Sentinel.
@@ -53,6 +56,8 @@ type Looks struct {
 // known is what is kept of a resource.
 type known struct {
 	event cloudevents.Event
+	// deleting says that the resource was being deleted when it was last handled.
+	deleting bool
 	// at is when a look was last planned, and pause how long it was to wait.
 	at    time.Time
 	pause time.Duration
@@ -67,8 +72,8 @@ func NewLooks(timer clock.WithTicker) *Looks {
 	return &Looks{clock: timer, queue: queue, known: lru.New(maxKnown), busy: map[string]int{}}
 }
 
-// Changed says that an object of the resource has changed. It does not wait.
-func (l *Looks) Changed(resourceID string) {
+// Changed says that an object of the resource has changed, or gone. It does not wait.
+func (l *Looks) Changed(resourceID string, gone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -78,10 +83,14 @@ func (l *Looks) Changed(resourceID string) {
 	}
 
 	now := l.clock.Now()
+	since := now.Sub(one.at)
+	// planned is how long it is to the look that is planned.
+	planned := one.pause - since
 
-	switch since := now.Sub(one.at); {
-	case one.pause > 0 && since < one.pause:
-		// One is planned.
+	switch {
+	case gone && one.deleting && (planned <= 0 || planned > goneLook):
+		one.pause = goneLook
+	case planned > 0:
 		return
 	case since > quiet:
 		one.pause = firstLook
@@ -101,15 +110,15 @@ func (l *Looks) get(resourceID string) *known {
 }
 
 // begin notes an event that is taken up; what is returned notes its end, and whether the
-// resource is gone.
-func (l *Looks) begin(event *cloudevents.Event) (end func(gone bool)) {
+// resource is gone, or being deleted.
+func (l *Looks) begin(event *cloudevents.Event) (end func(gone, deleting bool)) {
 	if l == nil {
-		return func(bool) {}
+		return func(bool, bool) {}
 	}
 
 	id, _ := event.Extensions()[events.PartitionKey].(string)
 	if id == "" {
-		return func(bool) {}
+		return func(bool, bool) {}
 	}
 
 	l.mu.Lock()
@@ -123,13 +132,17 @@ func (l *Looks) begin(event *cloudevents.Event) (end func(gone bool)) {
 		l.known.Add(id, &known{event: event.Clone()})
 	}
 
-	return func(gone bool) {
+	return func(gone, deleting bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 
 		l.busy[id]--
 		if l.busy[id] == 0 {
 			delete(l.busy, id)
+		}
+
+		if one := l.get(id); one != nil {
+			one.deleting = deleting
 		}
 
 		if gone {

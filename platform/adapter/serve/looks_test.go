@@ -76,13 +76,13 @@ func TestLooksArePaced(t *testing.T) {
 	inTime(t, func(t *testing.T, l *looked) {
 		t.Helper()
 
-		l.Begin(about("a", "a1"))(false)
+		l.Begin(about("a", "a1"))(false, false)
 
 		want := serve.FirstLook
 
 		for range 6 {
-			l.Changed("a")
-			l.Changed("a")
+			l.Changed("a", false)
+			l.Changed("a", false)
 
 			if id, after := l.pass(serve.Quiet); id != "a1" || after < want {
 				t.Fatalf("handled %q after %s, want a1 after %s", id, after, want)
@@ -96,7 +96,7 @@ func TestLooksArePaced(t *testing.T) {
 		}
 
 		time.Sleep(time.Second)
-		l.Changed("a")
+		l.Changed("a", false)
 
 		if id, after := l.pass(serve.Quiet); id != "a1" || after >= serve.LastLook {
 			t.Errorf("after quiet: handled %q after %s", id, after)
@@ -109,17 +109,17 @@ func TestLooksAreOfTheLastEvent(t *testing.T) {
 	inTime(t, func(t *testing.T, l *looked) {
 		t.Helper()
 
-		l.Changed("a")
-		l.Begin(about("a", "a1"))(false)
-		l.Begin(about("a", "a2"))(false)
-		l.Begin(about("gone", "g1"))(true)
+		l.Changed("a", false)
+		l.Begin(about("a", "a1"))(false, false)
+		l.Begin(about("a", "a2"))(false, false)
+		l.Begin(about("gone", "g1"))(true, false)
 
 		unknown := event("x", 1)
 		unknown.SetExtension("partitionkey", nil)
-		l.Begin(&unknown)(false)
+		l.Begin(&unknown)(false, false)
 
 		for _, id := range []string{"a", "gone", "b", "x"} {
-			l.Changed(id)
+			l.Changed(id, false)
 		}
 
 		if id, _ := l.pass(serve.Quiet); id != "a2" {
@@ -132,6 +132,54 @@ func TestLooksAreOfTheLastEvent(t *testing.T) {
 	})
 }
 
+// Whoever deletes a resource waits for its last object: that it is gone is looked at soon,
+// however much has changed before. It is so once for each object, and for no others.
+func TestTheEndOfADeletionIsLookedAtSoon(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		deleting, gone bool
+		want           time.Duration
+	}{
+		"gone, of one that is being deleted":  {deleting: true, gone: true, want: serve.GoneLook},
+		"changed, of one that is":             {deleting: true, want: 4 * serve.FirstLook},
+		"gone, of one that is to be there":    {gone: true, want: 4 * serve.FirstLook},
+		"changed, of one that is to be there": {want: 4 * serve.FirstLook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inTime(t, func(t *testing.T, l *looked) {
+				t.Helper()
+
+				l.Begin(about("a", "a1"))(false, tc.deleting)
+
+				for range 2 {
+					l.Changed("a", false)
+					l.pass(serve.Quiet)
+				}
+
+				// One is planned already.
+				l.Changed("a", false)
+				l.Changed("a", tc.gone)
+
+				if id, after := l.pass(serve.Quiet); id != "a1" || after != tc.want {
+					t.Errorf("handled %q after %s, want a1 after %s", id, after, tc.want)
+				}
+
+				if id, _ := l.pass(serve.Quiet); id != "" {
+					t.Errorf("%s is handled twice", id)
+				}
+
+				l.Changed("a", tc.gone)
+
+				if id, _ := l.pass(serve.Quiet); id != "a1" {
+					t.Errorf("handled %q after quiet, want a1", id)
+				}
+			})
+		})
+	}
+}
+
 // A look waits while an event of its resource is in work, and comes after it.
 func TestLooksWaitForTheEventInWork(t *testing.T) {
 	t.Parallel()
@@ -139,13 +187,13 @@ func TestLooksWaitForTheEventInWork(t *testing.T) {
 		t.Helper()
 
 		end := l.Begin(about("a", "a1"))
-		l.Changed("a")
+		l.Changed("a", false)
 
 		if id, _ := l.pass(2 * serve.FirstLook); id != "" {
 			t.Fatalf("%s is handled beside the event in work", id)
 		}
 
-		end(false)
+		end(false, false)
 
 		if id, _ := l.pass(serve.Quiet); id != "a1" {
 			t.Errorf("handled %q, want a1", id)

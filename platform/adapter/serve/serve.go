@@ -246,7 +246,7 @@ func (s *server) work(ctx context.Context, event cloudevents.Event) pipeline.Res
 
 	ended := s.Looks.begin(&event)
 	result := s.Handle(ctx, event)
-	ended(result.Trace.Result.Reason == pipeline.ReasonGone)
+	ended(result.Trace.Result.Reason == pipeline.ReasonGone, result.Deleting)
 
 	return result
 }

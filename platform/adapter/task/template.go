@@ -57,8 +57,8 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	limits := templates.Limits{Output: maxRendered, Work: maxWork}
 	of := func(budget *templates.Budget) template.FuncMap { return functions(clk, budget) }
 
-	compiled, err := templates.Parse("", source, limits, of, func(one *template.Template) {
-		walk := walker{atRoot: one.Name() == ""}
+	compiled, err := templates.Parse(withMethods, "", source, limits, of, func(one *parse.Tree) {
+		walk := walker{atRoot: one.Name == ""}
 		walk.node(one.Root)
 		out.uses = append(out.uses, walk.uses...)
 		out.clocked = out.clocked || walk.clocked
@@ -70,6 +70,13 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	out.compiled = compiled
 
 	return out, nil
+}
+
+// withMethods has templates call the methods of values, as those of times.
+func withMethods(name, text string, functions template.FuncMap) (templates.Engine, error) {
+	parsed, err := template.New(name).Option("missingkey=error").Funcs(functions).Parse(text)
+
+	return templates.EngineOf(parsed, func(one *template.Template) *parse.Tree { return one.Tree }), err
 }
 
 var templatePlace = regexp.MustCompile(`^template: :(\d+)(?::\d+)?: `)

@@ -419,7 +419,8 @@ func (q *Queries) TryLockResource(ctx context.Context, id string) (int64, error)
 
 const updateResource = `-- name: UpdateResource :execrows
 update resources
-set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8
+set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8,
+    conditions = $9, reported = '{}'
 where id = $1
 `
 
@@ -432,6 +433,7 @@ type UpdateResourceParams struct {
 	UpdatedBy   string
 	DeletedTime *time.Time
 	DeletedBy   string
+	Conditions  json.RawMessage
 }
 
 func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) (int64, error) {
@@ -444,6 +446,7 @@ func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) 
 		arg.UpdatedBy,
 		arg.DeletedTime,
 		arg.DeletedBy,
+		arg.Conditions,
 	)
 	if err != nil {
 		return 0, err

@@ -21,7 +21,8 @@ where id = any (@ids::uuid[]) order by id for share;
 
 -- name: UpdateResource :execrows
 update resources
-set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8
+set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8,
+    conditions = $9, reported = '{}'
 where id = $1;
 
 -- name: SetConditions :exec

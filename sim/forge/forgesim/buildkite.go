@@ -4,17 +4,13 @@
 package forgesim
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/buildkite"
-	"github.com/hyperfleet/hyperfleet/sim/buildkite/simagent"
 )
 
 // defaultClusterToken is the agent token when no --token-file is given. It opens nothing
@@ -80,25 +76,6 @@ func startBuildkite(args []string, stderr io.Writer) (*site, error) {
 			"BUILDKITE_ORGANIZATION_SLUG=" + f.organization,
 		}
 	}}, nil
-}
-
-// runBuildkiteAgent is the stand-in for buildkite-agent. SIGQUIT cancels its job; the
-// signals that end ctx let it finish.
-func runBuildkiteAgent(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	quit, abort := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		select {
-		case <-quit:
-			close(abort)
-		case <-done:
-		}
-	}()
-	program := simagent.Program{Stdout: stdout, Stderr: stderr, Getenv: os.Getenv, Abort: abort}
-	return program.Main(ctx, args)
 }
 
 // buildkiteAgentScript starts the stand-in out of the image that it lies in, wherever that

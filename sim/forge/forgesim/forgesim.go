@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/standin"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
 )
 
@@ -51,26 +53,19 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return runSite(ctx, startGitHub, args[1:], stdout, stderr)
 	case "gitlab":
 		return runSite(ctx, startGitLab, args[1:], stdout, stderr)
-	case "gitlab-runner":
-		return runGitLabRunner(ctx, args[1:], stdout, stderr)
 	case "buildkite":
 		return runSite(ctx, startBuildkite, args[1:], stdout, stderr)
-	case "buildkite-agent":
-		return runBuildkiteAgent(ctx, args[1:], stdout, stderr)
 	case "forgejo":
 		return runSite(ctx, startGitea(true), args[1:], stdout, stderr)
 	case "gitea":
 		return runSite(ctx, startGitea(false), args[1:], stdout, stderr)
-	case "forgejo-runner", "act_runner":
-		return runGiteaRunner(ctx, args[1:], stdout, stderr)
-	case "runner":
-		return runRunner(ctx, args[1:], stdout, stderr)
 	case "generic":
 		return runSite(ctx, startGeneric, args[1:], stdout, stderr)
-	case "generic-job":
-		return runGenericJob(ctx, args[1:], stdout, stderr)
 	case "image":
 		return report(stderr, runImage(args[1:], stderr))
+	}
+	if code, known := standin.Run(ctx, args, stdout, stderr); known {
+		return code
 	}
 	printf(stderr, "forgesim: unknown command %q\n\n%s", args[0], usage)
 	return exitUsage
@@ -88,30 +83,35 @@ func report(stderr io.Writer, err error) int {
 	}
 }
 
-func runRunner(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := "."
-	if len(args) >= 2 && args[0] == "--root" {
-		root, args = args[1], args[2:]
+// standIn is the program of the stand-ins: the one of their own where it is beside this one, since
+// it starts in less time, or else this one, which has them too.
+func standIn() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
 	}
-	program := simrunner.Program{Root: root, Stdout: stdout, Stderr: stderr, Getenv: os.Getenv}
-	return program.Main(ctx, args)
+	own := filepath.Join(filepath.Dir(self), "standin")
+	if info, err := os.Stat(own); err == nil && info.Mode().IsRegular() {
+		return own, nil
+	}
+	return self, nil
 }
 
 func runImage(args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("forgesim image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	link := flags.Bool("link", false, "link to this program instead of copying it")
+	link := flags.Bool("link", false, "link to the stand-ins' program instead of copying it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() != 1 {
 		return errors.New("image needs one folder")
 	}
-	self, err := os.Executable()
+	program, err := standIn()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
-	if err := simrunner.Layout(flags.Arg(0), self, *link); err != nil {
+	if err := simrunner.Layout(flags.Arg(0), program, *link); err != nil {
 		return err
 	}
 	if err := layGitLabRunner(flags.Arg(0)); err != nil {

@@ -4,15 +4,12 @@
 package forgesim
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/hyperfleet/hyperfleet/sim/generic"
-	"github.com/hyperfleet/hyperfleet/sim/generic/simjob"
 )
 
 type genericFlags struct {
@@ -55,20 +52,6 @@ func startGeneric(args []string, stderr io.Writer) (*site, error) {
 		sim.SetURL(api)
 		return []string{"FORGESIM_JOBS_URL=" + api}
 	}}, nil
-}
-
-// runGenericJob does the job of the environment, as the command of a generic pool does.
-func runGenericJob(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 {
-		report(stderr, errors.New("generic-job takes no arguments: its job is in the environment"))
-		return exitUsage
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // only for people
-	}
-	program := simjob.Program{Stdout: stdout, Stderr: stderr, Getenv: os.Getenv, Host: host}
-	return program.Main(ctx)
 }
 
 // genericJobScript starts the stand-in out of the image that it lies in, wherever that

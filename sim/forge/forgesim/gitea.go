@@ -5,7 +5,6 @@ package forgesim
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/gitea"
-	gitearunner "github.com/hyperfleet/hyperfleet/sim/gitea/simrunner"
 )
 
 // defaultGiteaToken is the access token when no --token-file is given. It opens nothing but
@@ -85,12 +83,6 @@ func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*site, erro
 			}
 		}}, nil
 	}
-}
-
-// runGiteaRunner is the stand-in for act_runner and forgejo-runner.
-func runGiteaRunner(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	program := gitearunner.Program{Stdout: stdout, Stderr: stderr}
-	return program.Main(ctx, args)
 }
 
 // giteaRunnerScript starts a stand-in out of the image that it lies in, wherever that was

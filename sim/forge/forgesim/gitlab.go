@@ -5,7 +5,6 @@ package forgesim
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/gitlab"
-	gitlabrunner "github.com/hyperfleet/hyperfleet/sim/gitlab/simrunner"
 )
 
 // defaultGitLabToken is the access token when no --token-file is given. It opens nothing
@@ -81,12 +79,6 @@ func startGitLab(args []string, stderr io.Writer) (*site, error) {
 			"GITLAB_TOKEN=" + opts.Tokens[0].Token, "GITLAB_PROJECT=" + opts.Projects[0].Path,
 		}
 	}}, nil
-}
-
-// runGitLabRunner is the stand-in for gitlab-runner.
-func runGitLabRunner(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	program := gitlabrunner.Program{Stdout: stdout, Stderr: stderr, Getenv: os.Getenv}
-	return program.Main(ctx, args)
 }
 
 // gitLabRunnerScript starts the stand-in out of the image that it lies in, wherever that

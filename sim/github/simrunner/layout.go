@@ -17,10 +17,11 @@ const InstallDir = "opt/actions-runner"
 const listenerName = "bin/Runner.Listener"
 
 // script starts the stand-in with the script's own folder as root, wherever the
-// installation was copied to.
+// installation was copied to. It starts no program besides: a thousand machines may
+// share a processor.
 const script = `#!/bin/sh
 # Stand-in for the GitHub Actions runner: %[1]s.
-root=$(cd "$(dirname "$0")" && pwd) || exit 1
+case $0 in */*) root=${0%%/*} ;; *) root=. ;; esac
 exec "$root/` + listenerName + `" runner --root "$root" %[1]s "$@"
 `
 

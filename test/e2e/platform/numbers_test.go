@@ -15,9 +15,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
@@ -79,6 +79,7 @@ func testNumbers(t *testing.T, s setup) {
 		whole.Round(time.Millisecond), whole.Seconds()/floor.Seconds(), floor.Round(time.Millisecond))
 
 	w.deleteAll(ids)
+	w.deleteByHand(clusters)
 }
 
 // byHand makes the objects of a cluster n times under other names, with as many clients as
@@ -192,9 +193,10 @@ func TestNoChange(t *testing.T) {
 	w.noChange(ids, w.apiLimit(ids))
 }
 
-// deleteAll deletes clusters, and prints how long it took.
+// deleteAll deletes clusters, and prints how long it took, from the request and from when
+// the last of what was made for each was gone, its namespace.
 func (w *world) deleteAll(ids map[string]string) {
-	watch := w.watch()
+	feed, spaces := w.watch(), w.watchSpaces()
 
 	var mu sync.Mutex
 
@@ -217,10 +219,72 @@ func (w *world) deleteAll(ids map[string]string) {
 
 		return ""
 	})
-	w.tell("delete to gone", began, watch.removed)
+	w.tell("delete to gone", began, feed.removed)
+
+	for id := range began {
+		if began[id] = spaces.removed("cluster-" + ids[id]); began[id].IsZero() {
+			w.t.Fatalf("nobody saw that the namespace of %s was gone", ids[id])
+		}
+	}
+
+	w.tell("of this from the end of its namespace", began, feed.removed)
 }
 
-// seen is when the change feed told that a resource was removed.
+// deleteByHand deletes the namespaces that byHand has made: how long what clusters have on
+// Kubernetes takes to go there, by its own controllers.
+func (w *world) deleteByHand(n int) {
+	spaces, began := w.watchSpaces(), map[string]time.Time{}
+
+	var mu sync.Mutex
+
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("by-hand-%02d", i)
+	}
+
+	each(names, func(name string) {
+		mu.Lock()
+		began[name] = time.Now()
+		mu.Unlock()
+
+		if err := w.kube.Client.Delete(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			w.t.Errorf("delete %s by hand: %v", name, err)
+		}
+	})
+	w.eventually("the namespaces are gone", func() string {
+		for _, name := range names {
+			if spaces.removed(name).IsZero() {
+				return name + " is left"
+			}
+		}
+
+		return ""
+	})
+	w.tell("the same namespaces, deleted by hand", began, spaces.removed)
+}
+
+// watchSpaces follows namespaces until the test's end.
+func (w *world) watchSpaces() *seen {
+	s := &seen{at: map[string]time.Time{}}
+
+	watching, err := kubeclient.NewWithWatch(w.kube.Config, kubeclient.Options{})
+	w.must(err)
+
+	told, err := watching.Watch(w.t.Context(), &corev1.NamespaceList{})
+	w.must(err)
+
+	go func() {
+		for event := range told.ResultChan() {
+			if space, ok := event.Object.(*corev1.Namespace); ok && event.Type == watch.Deleted {
+				s.note(space.Name, time.Now())
+			}
+		}
+	}()
+
+	return s
+}
+
+// seen is when it was told that something was removed, by its id or name.
 type seen struct {
 	mu sync.Mutex
 	at map[string]time.Time
@@ -243,22 +307,23 @@ func (w *world) watch() *seen {
 			}
 
 			cursor = changes.Next
-			s.note(changes.Items, time.Now())
+
+			for _, change := range changes.Items {
+				if change.Operation == "removed" {
+					s.note(change.Id, time.Now())
+				}
+			}
 		}
 	}()
 
 	return s
 }
 
-func (s *seen) note(changes []openapi.Change, now time.Time) {
+func (s *seen) note(what string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	for _, change := range changes {
-		if change.Operation == "removed" {
-			s.at[change.Id] = now
-		}
-	}
+	s.at[what] = now
 }
 
 // reconciled is when the API says that the resource was.
@@ -275,11 +340,11 @@ func (w *world) reconciled(id string) time.Time {
 	return time.Time{}
 }
 
-func (s *seen) removed(id string) time.Time {
+func (s *seen) removed(what string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.at[id]
+	return s.at[what]
 }
 
 // tell prints how long things took from their request.

@@ -50,7 +50,7 @@ type Options struct {
 	// Changed, if there, is told the resource id of an object that bears the adapter's label
 	// when the object's status has changed and when it has gone, of the kinds that are read
 	// Cached. It must not wait.
-	Changed func(resourceID string)
+	Changed func(resourceID string, gone bool)
 	// Log of trouble with watches. Default: none.
 	Log *slog.Logger
 	// Clock of pauses between tries of a read. Default: the real one.

@@ -31,7 +31,7 @@ type store struct {
 	cache   cache.Cache
 	running atomic.Bool
 	// changed, if there, is told of changes of the kinds that are followed.
-	changed  func(resourceID string)
+	changed  func(resourceID string, gone bool)
 	mu       sync.Mutex
 	followed map[schema.GroupVersionKind]bool
 }
@@ -104,7 +104,7 @@ func (s *store) follow(gvk schema.GroupVersionKind, informer cache.Informer) err
 			is, ok2 := after.(*unstructured.Unstructured)
 
 			if ok1 && ok2 && !equality.Semantic.DeepEqual(was.Object["status"], is.Object["status"]) {
-				s.tell(is)
+				s.tell(is, false)
 			}
 		},
 		DeleteFunc: func(gone any) {
@@ -113,7 +113,7 @@ func (s *store) follow(gvk schema.GroupVersionKind, informer cache.Informer) err
 			}
 
 			if object, ok := gone.(*unstructured.Unstructured); ok {
-				s.tell(object)
+				s.tell(object, true)
 			}
 		},
 	})
@@ -126,9 +126,9 @@ func (s *store) follow(gvk schema.GroupVersionKind, informer cache.Informer) err
 	return nil
 }
 
-func (s *store) tell(object *unstructured.Unstructured) {
+func (s *store) tell(object *unstructured.Unstructured, gone bool) {
 	if id := object.GetLabels()[adapter.LabelResourceID]; id != "" {
-		s.changed(id)
+		s.changed(id, gone)
 	}
 }
 
