@@ -193,7 +193,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"two documents":     {file: head + "---\n" + head, want: []string{"a second document"}},
 		"not a map":         {file: "- a", want: []string{"is a list, want a mapping"}},
 		"too large":         {file: head + "#" + strings.Repeat("x", 4<<20), want: []string{"larger than 4194304 bytes"}},
-		"no such file":      {args: []string{"--config=/no/such.yaml"}, want: []string{"/no/such.yaml: read configuration: open /no/such.yaml: no such file"}},
+		"no such file":      {args: []string{"--config=/no/such.yaml"}, want: []string{"/no/such.yaml: open /no/such.yaml: no such file"}},
 		"all at once": {
 			file: head + "areas: x\nlgo: {}", environ: []string{"HYPERFLEET_AREA=1"},
 			want: []string{`areas: is "x", want a list`, "lgo: unknown field (did you mean log?)", "env HYPERFLEET_AREA: unknown variable (did you mean HYPERFLEET_AREAS?)"},

@@ -191,16 +191,11 @@ func (s *Spec[T]) identity(doc *Document) Problems {
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, err // callers say what they read
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 
-	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-
-	return data, nil
+	return io.ReadAll(io.LimitReader(file, maxBytes+1))
 }
 
 // override sets a key from its variable or flag.

@@ -117,7 +117,7 @@ func TestSpecSaysWhereAWrongValueIsFrom(t *testing.T) {
 		"alias":       {"", []string{"LOG_LEVEL=bad"}, nil, "env LOG_LEVEL: group.log_level: is bad"},
 		"flag":        {"", []string{"HYPERFLEET_NAME=x"}, []string{"--name=bad"}, "flag --name: name: is bad"},
 		"wrong type":  {"", []string{"HYPERFLEET_RATE=x"}, nil, `env HYPERFLEET_RATE: rate: "x": want a number`},
-		"no file":     {"", []string{"HYPERFLEET_TEST_CONFIG=/none/c.yaml"}, nil, "/none/c.yaml: read configuration:"},
+		"no file":     {"", []string{"HYPERFLEET_TEST_CONFIG=/none/c.yaml"}, nil, "/none/c.yaml: open"},
 		"bad flag":    {"", nil, []string{"--group-every=x"}, "want a duration"},
 		"unknown key": {"nme: x\n", nil, nil, "c.yaml:1:1: nme: unknown field (did you mean name?)"},
 	}

@@ -51,14 +51,18 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A mistyped flag is answered with the one that was meant, and is an error of the command line.
-func TestMistypedFlag(t *testing.T) {
+// A mistyped flag or command is answered with the one that was meant, and is an error of the
+// command line.
+func TestMistyped(t *testing.T) {
 	for given, want := range map[string]string{
-		"--outptu=json": "tool: unknown flag: --outptu (did you mean --output?)\n",
-		"--colour":      "tool: unknown flag: --colour (tool look --help lists them)\n",
+		"look --outptu=json": "tool: unknown flag: --outptu (did you mean --output?)\n",
+		"look --colour":      "tool: unknown flag: --colour (tool look --help lists them)\n",
+		"lok":                "tool: unknown command lok (did you mean look?)\n",
+		"look here":          "tool: unexpected argument here (tool look --help says what it takes)\n",
+		"install":            "tool: unknown command install (tool --help lists them)\n",
 	} {
 		root := &cobra.Command{Use: "tool"}
-		look := &cobra.Command{Use: "look", RunE: func(*cobra.Command, []string) error { return nil }}
+		look := &cobra.Command{Use: "look", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
 		look.Flags().String("output", "", "form")
 		root.AddCommand(look)
 
@@ -75,7 +79,7 @@ func TestMistypedFlag(t *testing.T) {
 
 			defer func() { os.Stderr = stderr }()
 
-			code = cli.Run(root, []string{"look", given})
+			code = cli.Run(root, strings.Fields(given))
 
 			if err := write.Close(); err != nil {
 				t.Fatal(err)
@@ -138,6 +142,12 @@ current-context: here
 		case got.Namespace != tc.want || got.Config.Host != "http://127.0.0.1:1" || got.Config.Timeout == 0:
 			t.Errorf("%+v: namespace %s of %s, timeout %s; want namespace %s", tc.kube, got.Namespace, got.Config.Host, got.Config.Timeout, tc.want)
 		}
+	}
+
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+
+	if _, err := (&cli.Kube{}).Connect(); err == nil || err.Error() != "find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG" {
+		t.Errorf("without a kubeconfig: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -66,6 +67,11 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context})
 
 	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		// The library's words name a variable that is long out of use.
+		return nil, errors.New("find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG")
+	}
+
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: give --kubeconfig, or set KUBECONFIG: %w", err)
 	}

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -25,13 +26,36 @@ func Run(root *cobra.Command, args []string) int {
 		return 0
 	}
 
-	err = suggest(cmd, err)
+	err = suggest(cmd, meant(cmd, err))
 
 	if text := err.Error(); text != "" {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), text)
 	}
 
 	return ExitCode(err)
+}
+
+// meant is the error of a command or an argument that there is not, with the command that was
+// meant: cobra's has lines of its own, and is none of the command line.
+func meant(cmd *cobra.Command, err error) error {
+	var given string
+	if _, other := fmt.Sscanf(err.Error(), "unknown command %q for", &given); other != nil {
+		return err
+	}
+
+	if !cmd.HasSubCommands() {
+		return Usagef("unexpected argument %s (%s --help says what it takes)", given, cmd.CommandPath())
+	}
+
+	var known []string
+
+	for _, one := range cmd.Commands() {
+		if one.IsAvailableCommand() {
+			known = append(known, one.Name())
+		}
+	}
+
+	return Usagef("unknown command %s (%s)", given, cmp.Or(strictyaml.Nearest(given, known), cmd.CommandPath()+" --help lists them"))
 }
 
 // suggest adds the flag that was meant to the error of one that there is not. It is an error
