@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -55,6 +56,7 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 	claim.Status.BootstrapInfo = &info
 	o := &office{t: t, woken: make(chan types.NamespacedName, 100)}
 	o.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).
+		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(client.Object) []string { return nil }).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(
 			ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
 		) error {
