@@ -112,9 +112,10 @@ func (m *memory) resume(obj client.Object) {
 	}
 
 	if held, ok := known.held.DeepCopyObject().(client.Object); ok && reflect.TypeOf(held) == reflect.TypeOf(obj) {
-		// A copy of the cache has its kind, one that was read or written live has none: a
-		// difference in it would be patched, and refused.
+		// A copy of the cache has its kind, one that was read or written live has none; and a cache
+		// may leave out who manages which field. A difference in either would be patched, and refused.
 		held.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
+		held.SetManagedFields(obj.GetManagedFields())
 		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(held).Elem())
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -167,7 +168,8 @@ func (w *writer) held(last Result) (time.Duration, bool) {
 		return 0, false
 	}
 
-	if diff, err := w.diff(); err != nil || diff == nil {
+	// What is to be written can wait as well: to see that there is something needs no JSON.
+	if equality.Semantic.DeepEqual(w.base, w.obj) {
 		return 0, false
 	}
 

@@ -56,7 +56,7 @@ func TestRushLosesNoLog(t *testing.T) {
 	first := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 	reach(t, func() bool { return len(read(t, first).Status.Conditions) > 0 }) // it runs
 
-	keep, ctx := &report.Logs{Client: operator}, t.Context()
+	keep, ctx := &report.Logs{Client: indexed{operator}}, t.Context()
 
 	inARush(t, count, func(i int) error {
 		claim := claimOf(namespace, fmt.Sprintf("linux-%03d", i))
@@ -134,12 +134,12 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 	claim := claimOf(namespace, "linux-a")
 	claim.UID = "0123abcd-0000-4000-8000-000000000000"
 
-	if err := (&report.Logs{Client: operator}).Keep(t.Context(), claim, "what it did"); err != nil {
+	if err := (&report.Logs{Client: indexed{operator}}).Keep(t.Context(), claim, "what it did"); err != nil {
 		t.Fatal(err)
 	}
 
 	clk := clocktesting.NewFakePassiveClock(now)
-	failing := &failingLogs{Logs: report.Logs{Client: operator}, times: 1}
+	failing := &failingLogs{Logs: report.Logs{Client: indexed{operator}}, times: 1}
 	r := reconciler(clk, nil)
 	r.Logs = failing
 
@@ -157,7 +157,7 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 		t.Fatalf("log %q", got)
 	}
 
-	clk.SetTime(now.Add(24*time.Hour + time.Second))
+	clk.SetTime(time.Now().Add(24*time.Hour + time.Second)) // the job was heard of a moment ago
 	pass(t, r, key)
 
 	err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "linux-a-0123abcd-log"}, &v1alpha1.RunnerLog{})

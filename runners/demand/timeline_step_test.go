@@ -451,7 +451,7 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 		s.EndReason = "JobDone"
 	})
 
-	if err := (&report.Logs{Client: operator}).Keep(t.Context(), machine, "what it did"); err != nil {
+	if err := (&report.Logs{Client: indexed{operator}}).Keep(t.Context(), machine, "what it did"); err != nil {
 		t.Fatal(err)
 	}
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -68,9 +70,31 @@ func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	return out
 }
 
+// byRunner finds jobs by their runner, as the operator's cache does. The API server itself does not.
+type byRunner struct{ client.Client }
+
+func (c byRunner) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	var options client.ListOptions
+
+	options.ApplyOptions(opts)
+
+	jobs, ok := list.(*v1alpha1.RunnerJobList)
+	if !ok || options.FieldSelector == nil {
+		return c.Client.List(ctx, list, opts...)
+	}
+
+	err := c.Client.List(ctx, jobs, client.InNamespace(options.Namespace))
+	by := options.FieldSelector.Requirements()[0]
+	jobs.Items = slices.DeleteFunc(jobs.Items, func(job v1alpha1.RunnerJob) bool {
+		return by.Field != demand.IndexRunnerName || job.Spec.RunnerName != by.Value
+	})
+
+	return err
+}
+
 func reportHandler() *report.Handler {
 	return &report.Handler{
-		Client: env.Client, Logs: &report.Logs{Client: env.Client}, Key: key,
+		Client: env.Client, Logs: &report.Logs{Client: byRunner{env.Client}}, Key: key,
 		Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
 	}
 }
@@ -175,7 +199,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 				t.Errorf("labels %v, claim %s", kept.Labels, kept.Spec.Claim)
 			}
 
-			keep := &report.Logs{Client: env.Client}
+			keep := &report.Logs{Client: byRunner{env.Client}}
 			if name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID)); err != nil || name != kept.Name {
 				t.Errorf("Find = %q, %v", name, err)
 			}
@@ -205,7 +229,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		t.Fatalf("on the shelf: %+v", shelved)
 	}
 
-	keep := &report.Logs{Client: env.Client}
+	keep := &report.Logs{Client: byRunner{env.Client}}
 	for runner, want := range map[string]string{workload.RunnerName(claim.Name, claim.UID): nameOfLog(claim), "linux-a": "", "r": ""} {
 		if name, err := keep.Find(t.Context(), namespace, runner); err != nil || name != want {
 			t.Errorf("Find(%s) = %q, %v", runner, name, err)
@@ -236,7 +260,7 @@ func TestLogIsBounded(t *testing.T) {
 
 	namespace := env.Namespace(t)
 	ran := ledgerJob(t, namespace, "7", "r")
-	keep := &report.Logs{Client: env.Client}
+	keep := &report.Logs{Client: byRunner{env.Client}}
 	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
 
 	line := strings.Repeat("€", 40) + "\n"
@@ -319,7 +343,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 	}
 
 	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
-	keep := &report.Logs{Client: limited}
+	keep := &report.Logs{Client: byRunner{limited}}
 
 	for range 2 {
 		if err := keep.Keep(t.Context(), claim, "output"); err != nil {

@@ -29,7 +29,7 @@ func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.Machine
 		},
 		Spec: v1alpha1.MachineClaimSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: pool}},
 	}
-	if err := (&report.Logs{Client: env.Client}).Keep(t.Context(), claim, "no luck"); err != nil {
+	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), claim, "no luck"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -64,7 +64,7 @@ func TestShelfIsBounded(t *testing.T) {
 	ledgerJob(t, namespace, "8", runner(claims[1]))
 
 	alive := reporter(t, namespace, "linux-z", v1alpha1.BootstrapInfo{})
-	if err := (&report.Logs{Client: env.Client}).Keep(t.Context(), alive, "not gone"); err != nil {
+	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), alive, "not gone"); err != nil {
 		t.Fatal(err)
 	}
 

@@ -187,7 +187,7 @@ func TestLogsGoToTheStore(t *testing.T) {
 	}
 
 	// One that lay on the shelf of its pool.
-	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{RunnerName: "r-b"})
+	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{})
 	until(t, "the log on the shelf is stored", func() bool { return len(server.Objects(t, bucket)) == 2 })
 	until(t, "it says where", func() bool { return w.log(t, "linux-b-log").Spec.Stored != nil })
 

@@ -47,6 +47,8 @@ type note struct {
 	// read is closed when the note is on record; urgent says that somebody waits for that.
 	read   chan struct{}
 	urgent bool
+	// kept says that the log that came with it is kept.
+	kept bool
 }
 
 // says tells whether two notes are the same report: a machine repeats one that had no answer.
@@ -120,9 +122,24 @@ func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note) (note, boo
 	}
 
 	of.notes[at].urgent = of.notes[at].urgent || n.urgent
+	of.notes[at].kept = of.notes[at].kept || n.kept
 	b.Wake(name, n.urgent)
 
 	return of.notes[at], true
+}
+
+// hasLog tells whether a machine's log is kept that came with a report which is not on record yet.
+func (b *Inbox) hasLog(uid types.UID) bool {
+	if b == nil {
+		return false
+	}
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	of := b.letters[uid]
+
+	return of != nil && slices.ContainsFunc(of.notes, func(n note) bool { return n.kept })
 }
 
 // isOpen tells whether the controller runs that reads the inbox.

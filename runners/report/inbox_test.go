@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -41,6 +43,7 @@ type office struct {
 	woken   chan types.NamespacedName
 	// waited counts what was woken for a machine that waits.
 	waited, writes int
+	creates        atomic.Int32
 }
 
 func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
@@ -55,7 +58,14 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 	claim.Status.BootstrapInfo = &info
 	o := &office{t: t, woken: make(chan types.NamespacedName, 100)}
 	o.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).
-		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(
+		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(client.Object) []string { return nil }).
+		WithInterceptorFuncs(interceptor.Funcs{Create: func(
+			ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption,
+		) error {
+			o.creates.Add(1)
+
+			return c.Create(ctx, obj, opts...)
+		}, SubResourcePatch: func(
 			ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
 		) error {
 			o.writes++
@@ -239,21 +249,24 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has a clock of its own
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
-		o.handler.Clock = clock.RealClock{}
+		o.handler.Clock, o.handler.Logs = clock.RealClock{}, &report.Logs{Client: o.client}
 		o.open()
 		o.waited = 0
 
 		said := time.Now()
+		finish := func() int {
+			return o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseFinished, Reason: "r", Log: "all is well"})
+		}
 
 		for range 2 {
-			if code := o.send(guest.PhaseFinished); code != http.StatusServiceUnavailable || o.writes != 0 {
+			if code := finish(); code != http.StatusServiceUnavailable || o.writes != 0 {
 				t.Errorf("answered %d after %d writes", code, o.writes)
 			}
 		}
 
 		answered := make(chan int, 1)
 
-		go func() { answered <- o.send(guest.PhaseFinished) }()
+		go func() { answered <- finish() }()
 
 		synctest.Wait()
 		o.pass(step.Wait(time.Minute, "PoweringOff", "x").Unhurried())
@@ -267,8 +280,8 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 		}
 
 		// The answer may have been lost.
-		if code := o.send(guest.PhaseFinished); code != http.StatusNoContent || o.writes != 1 || o.waited != 3 {
-			t.Errorf("repeated, answered %d after %d writes", code, o.writes)
+		if code := finish(); code != http.StatusNoContent || o.writes != 1 || o.waited != 3 || o.creates.Load() != 1 {
+			t.Errorf("repeated, answered %d after %d writes; its log was kept %d times", code, o.writes, o.creates.Load())
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -29,7 +30,7 @@ const maxLabel = 63
 // with it. Else it lies on a shelf: the job finds it by its runner, and Shelf removes those
 // that no job asks for.
 type Logs struct {
-	// Client writes, and reads jobs.
+	// Client writes, and reads jobs, which its cache has indexed by demand.IndexRunnerName.
 	Client client.Client
 	// Live reads logs: a cache would hold all there are in memory. Default: Client.
 	Live client.Reader
@@ -152,18 +153,23 @@ func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alph
 		}
 	}
 
+	if info.RunnerName == "" {
+		return nil, nil //nolint:nilnil // no job is no error
+	}
+
 	var jobs v1alpha1.RunnerJobList
-	if err := l.Client.List(ctx, &jobs, client.InNamespace(claim.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list jobs: %w", err)
+
+	err := l.Client.List(ctx, &jobs, client.InNamespace(claim.Namespace), client.UnsafeDisableDeepCopy,
+		client.MatchingFields{demand.IndexRunnerName: info.RunnerName})
+	if err != nil {
+		return nil, fmt.Errorf("list jobs of runner %s: %w", info.RunnerName, err)
 	}
 
-	for i := range jobs.Items {
-		if info.RunnerName != "" && jobs.Items[i].Spec.RunnerName == info.RunnerName {
-			return jobs.Items[i].DeepCopy(), nil
-		}
+	if len(jobs.Items) == 0 {
+		return nil, nil //nolint:nilnil // no job is no error
 	}
 
-	return nil, nil //nolint:nilnil // no job is no error
+	return jobs.Items[0].DeepCopy(), nil
 }
 
 // labelValue makes a label's value of a name.

@@ -220,8 +220,7 @@ func (h *Handler) write(
 		return fmt.Errorf("get claim %s: %w", name, errLater)
 	}
 
-	h.keepLog(ctx, &claim, report)
-
+	kept := h.keepLog(ctx, &claim, report)
 	report.Log = ""
 
 	leave()
@@ -233,7 +232,7 @@ func (h *Handler) write(
 
 	heard := note{
 		phase: report.Phase, message: trim(message, maxMessage), reason: trim(report.Reason, maxResult),
-		result: trim(report.Result, maxResult), at: metav1.NewMicroTime(h.Clock.Now()),
+		result: trim(report.Result, maxResult), at: metav1.NewMicroTime(h.Clock.Now()), kept: kept,
 	}
 	tracing.Mark(tracing.RootOf(string(uid)), "guest "+strings.ToLower(string(report.Phase)), heard.at.Time,
 		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
@@ -245,16 +244,16 @@ func (h *Handler) write(
 
 	heard.urgent = h.mustBeOnRecord(ctx, &claim, report.Phase)
 
-	if kept, ok := h.Inbox.put(name, uid, heard); ok {
+	if noted, ok := h.Inbox.put(name, uid, heard); ok {
 		if !heard.urgent {
 			return nil
 		}
 
-		if done, err := h.awaitRecord(ctx, kept); done || err != nil {
+		if done, err := h.awaitRecord(ctx, noted); done || err != nil {
 			return err
 		}
 
-		heard = kept
+		heard = noted
 	}
 
 	changed, patch := heard.patch(&claim)
@@ -278,17 +277,17 @@ const (
 // awaitRecord waits until the claim's controller has written a report of the inbox. It says that
 // it has not where the report is to be written here: there is no such controller any more, or it
 // has been waited for long enough. A write beside the controller's has its next one refused.
-func (h *Handler) awaitRecord(ctx context.Context, kept note) (bool, error) {
+func (h *Handler) awaitRecord(ctx context.Context, noted note) (bool, error) {
 	waiting, cancel := context.WithTimeout(ctx, inboxPatience)
 	defer cancel()
 
 	select {
-	case <-kept.read:
+	case <-noted.read:
 		return true, nil
 	case <-waiting.Done():
 	}
 
-	if h.Inbox.isOpen() && h.Clock.Since(kept.at.Time) < inboxStuck {
+	if h.Inbox.isOpen() && h.Clock.Since(noted.at.Time) < inboxStuck {
 		return false, errNotYet
 	}
 
@@ -298,21 +297,27 @@ func (h *Handler) awaitRecord(ctx context.Context, kept note) (bool, error) {
 // errNotYet says that a report is heard and not on record yet.
 var errNotYet = errors.New("the report is not on record yet")
 
-// keepLog keeps the log of a last report. It comes before the report's word, which ends
-// the claim; and that a log can't be kept is no reason not to hear of the machine's end.
-func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) {
+// keepLog keeps the log of a last report, and tells whether it is kept. It comes before the report's
+// word, which ends the claim; and that a log can't be kept is no reason not to hear of the machine's
+// end.
+func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) bool {
 	if h.Logs == nil || !report.Phase.Last() || report.Log == "" {
-		return
+		return false
 	}
 
 	// It is kept once: what a machine says after its end is no news.
-	if info := claim.Status.BootstrapInfo; info != nil && guest.Phase(info.GuestPhase).Last() {
-		return
+	info := claim.Status.BootstrapInfo
+	if info != nil && guest.Phase(info.GuestPhase).Last() || h.Inbox.hasLog(claim.UID) {
+		return true
 	}
 
 	if err := h.Logs.Keep(ctx, claim, report.Log); err != nil {
 		log.FromContext(ctx).Error(err, "log of machine was not kept", "namespace", claim.Namespace, "claim", claim.Name)
+
+		return false
 	}
+
+	return true
 }
 
 // errLater says that the machine's own claim is gone.

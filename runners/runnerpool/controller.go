@@ -154,6 +154,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	s := &scope{Reconciler: r, memory: r.memories.of(req.NamespacedName), pool: &pool}
+	if left := s.rest.left(r.Clock.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
 
 	result, err := step.Run(ctx, r.Runner, &pool, steps(), s)
 	if err == nil && s.after > 0 && (result.RequeueAfter == 0 || s.after < result.RequeueAfter) {

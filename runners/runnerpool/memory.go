@@ -30,6 +30,28 @@ type memory struct {
 	startups          startups
 	fullClusters      fullClusters
 	quotaBackoff      quotaBackoff
+	rest              rest
+}
+
+const (
+	// restShare is how many times longer than a look at a pool's jobs and machines the pause after
+	// it is, and maxRest the longest one.
+	restShare = 4
+	maxRest   = 500 * time.Millisecond
+)
+
+// rest keeps looks at a pool apart: each goes over all its jobs and machines, and each of a
+// thousand machines asks for looks as it goes on. The zero value is ready to use.
+type rest struct{ until time.Time }
+
+// looked notes a look that began at the time and has ended now.
+func (r *rest) looked(begun, now time.Time) {
+	r.until = now.Add(min(restShare*now.Sub(begun), maxRest))
+}
+
+// left is how long there is to be no further look.
+func (r *rest) left(now time.Time) time.Duration {
+	return max(min(r.until.Sub(now), maxRest), 0)
 }
 
 // of gives the pool's memory, an empty one at first.

@@ -33,7 +33,10 @@ type view struct {
 
 // observe counts what is there into the status.
 func observe(ctx context.Context, s *scope) step.Result {
+	begun := s.Clock.Now()
 	seen, err := s.see(ctx)
+	s.rest.looked(begun, s.Clock.Now())
+
 	if err != nil {
 		return step.Fail(err)
 	}

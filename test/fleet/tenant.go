@@ -42,7 +42,7 @@ func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 		Cache: cache.Options{
-			DefaultNamespaces: namespaces,
+			DefaultNamespaces: namespaces, DefaultTransform: cache.TransformStripManagedFields(),
 			// Clusters have no namespace, and other fleets' are none of this operator's.
 			ByObject: map[client.Object]cache.ByObject{
 				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Cluster})},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -183,7 +184,9 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 	election := cfg.LeaderElection
 
 	mgr, err := ctrl.NewManager(kube, ctrl.Options{
-		Scheme:                        scheme,
+		Scheme: scheme,
+		// Nobody reads who manages which field: it is half of a claim, and of each of its copies.
+		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Metrics:                       metricsOptions(cfg.Metrics, reviewing),
 		HealthProbeBindAddress:        cfg.Health.BindAddress,
 		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
