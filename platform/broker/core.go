@@ -88,7 +88,7 @@ type core struct {
 	conf    platform.Broker
 	log     *slog.Logger
 	metrics *meters
-	clock   clock.WithTickerAndDelayedExecution
+	clock   clock.WithTicker
 
 	mu      sync.Mutex
 	closing chan struct{}

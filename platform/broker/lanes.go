@@ -11,10 +11,11 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-
 	"go.opentelemetry.io/otel/propagation"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/hyperfleet/hyperfleet/api/events"
 )
@@ -29,31 +30,21 @@ type lanes struct {
 	handle              Handler
 	log                 *slog.Logger
 
+	// turns has the keys of lanes whose first event is to be handled, each with one worker
+	// at a time.
+	turns   workqueue.TypedDelayingInterface[string]
+	workers sync.WaitGroup
+
 	mu       sync.Mutex
-	wake     *sync.Cond
 	byKey    map[string]*lane
-	ready    []*lane
 	stopping bool
-	workers  sync.WaitGroup
 }
 
-type laneState int
-
-const (
-	laneIdle laneState = iota
-	// laneReady is in the line of those that wait for a worker.
-	laneReady
-	laneRunning
-	// laneWaiting waits for the next try of its first event.
-	laneWaiting
-)
-
 type lane struct {
-	key   string
-	state laneState
 	items []*item
-	// pause tells a wait that is over from one that was given up.
-	pause int
+	// running: the first is in work. until is when it is tried again, after a failure.
+	running bool
+	until   time.Time
 }
 
 type item struct {
@@ -68,9 +59,9 @@ func newLanes(c *core, topic, subscription string, handle Handler) *lanes {
 	l := &lanes{
 		core: c, topic: topic, subscription: subscription, handle: handle,
 		log:   c.log.With("topic", topic, "subscription", subscription),
+		turns: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.clock}),
 		byKey: map[string]*lane{},
 	}
-	l.wake = sync.NewCond(&l.mu)
 
 	for range c.conf.Parallelism {
 		l.workers.Go(l.work)
@@ -101,23 +92,19 @@ func (l *lanes) add(d delivery) {
 
 	in := l.byKey[key]
 	if in == nil {
-		in = &lane{key: key}
+		in = &lane{}
 		l.byKey[key] = in
 	}
 
 	l.purge(in)
 
-	if l.fold(in, one) {
-		return
+	if !l.fold(in, one) {
+		in.items = append(in.items, one)
+
+		l.gauge(1)
 	}
 
-	in.items = append(in.items, one)
-
-	l.gauge(1)
-
-	if in.state == laneIdle {
-		l.enqueue(in)
-	}
+	l.turns.Add(key)
 }
 
 // purge forgets events that the broker took back with a lost connection, but for the one
@@ -127,31 +114,26 @@ func (l *lanes) purge(in *lane) {
 
 	for i, one := range in.items {
 		switch {
-		case i == 0 && in.state == laneRunning, one.from.alive():
+		case i == 0 && in.running, one.from.alive():
 			kept = append(kept, one)
 		default:
 			l.gauge(-1)
 
-			if i == 0 && in.state == laneWaiting {
-				in.state = laneIdle
-				in.pause++
+			if i == 0 {
+				in.until = time.Time{}
 			}
 		}
 	}
 
 	clear(in.items[len(kept):])
 	in.items = kept
-
-	if in.state == laneIdle && len(in.items) > 0 {
-		l.enqueue(in)
-	}
 }
 
 // fold drops an event that says what the last one in line says, which is yet to be
 // handled. A resource that fails for long would else gather an event for each time that
 // Sentinel looked at it.
 func (l *lanes) fold(in *lane, one *item) bool {
-	if len(in.items) == 0 || one.doomed != nil || len(in.items) == 1 && in.state == laneRunning {
+	if len(in.items) == 0 || one.doomed != nil || len(in.items) == 1 && in.running {
 		return false
 	}
 
@@ -167,65 +149,49 @@ func (l *lanes) fold(in *lane, one *item) bool {
 	return true
 }
 
-func (l *lanes) enqueue(in *lane) {
-	in.state = laneReady
-	l.ready = append(l.ready, in)
-	l.wake.Signal()
-}
-
 // work is one worker: it handles the first event of the lane whose turn it is.
 func (l *lanes) work() {
 	for {
-		in, one := l.next()
-		if in == nil {
+		key, ended := l.turns.Get()
+		if ended {
 			return
 		}
 
-		l.finish(in, one, l.try(one))
+		if one := l.first(key); one != nil {
+			l.finish(key, one, l.try(one))
+		}
+
+		l.turns.Done(key)
 	}
 }
 
-func (l *lanes) next() (*lane, *item) {
+// first is what is to be handled of a lane; nil if there is nothing, or it has to wait.
+func (l *lanes) first(key string) *item {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	for {
-		for len(l.ready) == 0 && !l.stopping {
-			l.wake.Wait()
-		}
-
-		if l.stopping {
-			return nil, nil
-		}
-
-		in := l.ready[0]
-		l.ready[0] = nil
-		l.ready = l.ready[1:]
-		in.state = laneIdle
-		l.drop(in)
-
-		if len(in.items) == 0 {
-			delete(l.byKey, in.key)
-
-			continue
-		}
-
-		in.state = laneRunning
-
-		return in, in.items[0]
+	in := l.byKey[key]
+	if in == nil || l.stopping {
+		return nil
 	}
-}
 
-// drop forgets the first events of an idle lane as long as the broker took them back.
-func (l *lanes) drop(in *lane) {
-	for len(in.items) > 0 && !in.items[0].from.alive() {
-		l.pop(in)
+	l.purge(in)
+
+	if len(in.items) == 0 {
+		delete(l.byKey, key)
+
+		return nil
 	}
-}
 
-func (l *lanes) pop(in *lane) {
-	in.items = in.items[1:]
-	l.gauge(-1)
+	if wait := in.until.Sub(l.core.clock.Now()); wait > 0 {
+		l.turns.AddAfter(key, wait)
+
+		return nil
+	}
+
+	in.running = true
+
+	return in.items[0]
 }
 
 // try handles an event, or puts it to the dead letters; nil when it is done with.
@@ -287,41 +253,28 @@ func traced(ctx context.Context, event cloudevents.Event) context.Context {
 }
 
 // finish frees the lane for its next event, or has it wait.
-func (l *lanes) finish(in *lane, one *item, err error) {
+func (l *lanes) finish(key string, one *item, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if err == nil {
-		l.settle(one.from)
-		l.pop(in)
+	in := l.byKey[key]
+	in.running = false
 
-		in.state = laneIdle
-
-		switch {
-		case len(in.items) > 0:
-			l.enqueue(in)
-		default:
-			delete(l.byKey, in.key)
-		}
+	if err != nil {
+		wait := l.core.backoff(one.tries)
+		in.until = l.core.clock.Now().Add(wait)
+		l.turns.AddAfter(key, wait)
 
 		return
 	}
 
-	in.state = laneWaiting
-	in.pause++
-	pause := in.pause
+	l.settle(one.from)
 
-	l.core.clock.AfterFunc(l.core.backoff(one.tries), func() { l.resume(in, pause) })
-}
+	in.until = time.Time{}
+	in.items = in.items[1:]
 
-// resume puts a lane in line whose wait is over.
-func (l *lanes) resume(in *lane, pause int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	if !l.stopping && in.state == laneWaiting && in.pause == pause {
-		l.enqueue(in)
-	}
+	l.gauge(-1)
+	l.turns.Add(key)
 }
 
 // settle acks; one that could not be acked comes again.
@@ -340,9 +293,9 @@ func (l *lanes) settle(d delivery) {
 func (l *lanes) end() {
 	l.mu.Lock()
 	l.stopping = true
-	l.wake.Broadcast()
 	l.mu.Unlock()
 
+	l.turns.ShutDown()
 	l.workers.Wait()
 }
 
@@ -360,8 +313,6 @@ func (l *lanes) giveBack() {
 
 		delete(l.byKey, key)
 	}
-
-	l.ready = nil
 }
 
 func (l *lanes) count(result string) {

@@ -175,34 +175,13 @@ func (c *checker) parents() {
 		parent.Children = append(parent.Children, kind)
 	}
 
-	for i, kind := range c.registry.kinds {
+	for _, kind := range c.registry.kinds {
 		slices.SortFunc(kind.Children, func(a, b *Kind) int { return strings.Compare(a.Plural, b.Plural) })
-
-		if ring := ownershipRing(kind); ring != "" {
-			c.sayf("entities[%d] (%s): parent_kind: kinds own each other in a ring: %s", i, kind.Kind, ring)
-		}
 	}
 }
 
-// ownershipRing is the way from a kind back to itself, if there is one.
-func ownershipRing(kind *Kind) string {
-	way := []string{kind.Kind}
-
-	for at := kind.Parent; at != nil && len(way) <= maxRing; at = at.Parent {
-		way = append(way, at.Kind)
-		if at == kind {
-			return strings.Join(way, " -> ")
-		}
-	}
-
-	return ""
-}
-
-// maxRing bounds the search in chains that lead into a ring of others.
-const maxRing = 1000
-
-// references looks for rings of required references: none of their resources could ever be
-// made.
+// references looks for targets that are not there, and for rings of what kinds require:
+// their parents, and references. None of their resources could ever be made.
 func (c *checker) references() {
 	for i, kind := range c.registry.kinds {
 		for j, rule := range kind.References {
@@ -211,57 +190,41 @@ func (c *checker) references() {
 			}
 		}
 
-		if ring := c.requiredRing(kind, kind, nil); ring != "" {
-			c.sayf("entities[%d] (%s): references: kinds require each other in a ring: %s", i, kind.Kind, ring)
+		if ring := c.ring(kind, kind, nil); ring != "" {
+			c.sayf("entities[%d] (%s): kinds require each other in a ring, by parent_kind or references: %s", i, kind.Kind, ring)
 		}
 	}
 }
 
-// requiredRing follows required references and ownership, which is required too.
-func (c *checker) requiredRing(start, at *Kind, way []string) string {
+// ring is a way from a kind back to the first one, along what each requires; empty if there
+// is none.
+func (c *checker) ring(start, at *Kind, way []string) string {
 	if slices.Contains(way, at.Kind) {
 		return ""
 	}
 
 	way = append(way, at.Kind)
+	required := []*Kind{at.Parent}
 
 	for _, rule := range at.References {
-		target := c.registry.byKind[rule.TargetKind]
-		if rule.Min == 0 || target == nil {
-			continue
+		if rule.Min > 0 {
+			required = append(required, c.registry.byKind[rule.TargetKind])
 		}
+	}
 
-		if target == start {
+	for _, next := range required {
+		switch {
+		case next == nil:
+		case next == start:
 			return strings.Join(append(way, start.Kind), " -> ")
-		}
-
-		if ring := c.requiredRing(start, target, way); ring != "" {
-			return ring
-		}
-	}
-
-	if at.Parent == nil || len(way) == 0 {
-		return ""
-	}
-
-	if at.Parent == start && hasReferenceStep(c.registry, way) {
-		return strings.Join(append(way, start.Kind), " -> ")
-	}
-
-	return c.requiredRing(start, at.Parent, way)
-}
-
-// hasReferenceStep tells a ring with a reference in it from one of ownership alone, which
-// parents has told of.
-func hasReferenceStep(registry *Registry, way []string) bool {
-	for i := range len(way) - 1 {
-		from := registry.byKind[way[i]]
-		if from.Parent == nil || from.Parent.Kind != way[i+1] {
-			return true
+		default:
+			if ring := c.ring(start, next, way); ring != "" {
+				return ring
+			}
 		}
 	}
 
-	return false
+	return ""
 }
 
 // reserved are the first segments of routes, and the last ones below a resource.

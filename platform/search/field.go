@@ -37,7 +37,7 @@ func fieldOf(first token, parts []token) (field, error) {
 
 		switch {
 		case (names[0] == "labels" || names[0] == "tenancy") && len(names) == 2:
-			return keyed{column: names[0], key: names[1]}, nil
+			return keyed(names[0], names[1]), nil
 		case names[0] == "spec" && len(names) > 1:
 			return spec{path: names[1:]}, nil
 		case names[0] == "status" && len(names) > 2 && names[1] == "conditions":
@@ -53,23 +53,39 @@ func fieldOf(first token, parts []token) (field, error) {
 
 // column is a field with a column of its own; nil if there is none.
 func column(name string) field {
+	in := func(column string, kind valueKind) field {
+		return stored{kind: kind, place: func(alias string, _ *Args) string { return alias + "." + column }}
+	}
+
 	switch name {
 	case "id":
-		return plain{column: "id", kind: kindID}
+		return in("id", kindID)
 	case "owner_references.id", "owner_id":
-		return plain{column: "owner_id", kind: kindID}
+		return in("owner_id", kindID)
 	case "owner_references.kind":
-		return plain{column: "owner_kind", kind: kindText}
+		return in("owner_kind", kindText)
 	case "kind", "name":
-		return plain{column: name, kind: kindText}
+		return in(name, kindText)
 	case "created_by", "updated_by", "deleted_by":
-		return plain{column: name, kind: kindText, emptyIsNull: true}
+		// The column holds an empty text where the resource has no such field.
+		return stored{kind: kindText, place: func(alias string, _ *Args) string { return "nullif(" + alias + "." + name + ", '')" }}
 	case "generation":
-		return plain{column: name, kind: kindNumber}
+		return in(name, kindNumber)
 	case "created_time", "updated_time", "deleted_time":
-		return plain{column: name, kind: kindTime}
+		return in(name, kindTime)
 	default:
 		return nil
+	}
+}
+
+// keyed is a key of a column of texts by key.
+func keyed(column, key string) field {
+	return stored{
+		kind: kindText,
+		place: func(alias string, args *Args) string {
+			return "(" + alias + "." + column + " ->> " + args.Add(key) + "::text)"
+		},
+		column: column, within: func(value any) any { return map[string]any{key: value} },
 	}
 }
 
@@ -173,63 +189,34 @@ type rendered func(alias string, args *Args) string
 
 func (r rendered) sql(alias string, args *Args) string { return r(alias, args) }
 
-// plain is a field with a column of its own.
-type plain struct {
+// stored is a field whose type is known.
+type stored struct {
+	kind valueKind
+	// place is where it is.
+	place func(alias string, args *Args) string
+	// column, if there, is one of JSON, and within what that contains where the field has
+	// the value: an index answers it.
 	column string
-	kind   valueKind
-	// emptyIsNull: the column holds an empty text where the resource has no such field.
-	emptyIsNull bool
+	within func(value any) any
 }
 
-func (f plain) compare(operator string, value token) (node, error) {
+func (f stored) compare(operator string, value token) (node, error) {
 	to, err := bind(f.kind, value)
 	if err != nil {
 		return nil, err
 	}
 
 	return rendered(func(alias string, args *Args) string {
-		return ordered(f.expression(alias), f.kind, operator) + " " + operator + " " + to.sql(args)
-	}), nil
-}
-
-func (f plain) null() node {
-	return rendered(func(alias string, _ *Args) string { return f.expression(alias) + " is null" })
-}
-
-func (f plain) expression(alias string) string {
-	if f.emptyIsNull {
-		return "nullif(" + alias + "." + f.column + ", '')"
-	}
-
-	return alias + "." + f.column
-}
-
-// keyed is a key of a column of texts by key.
-type keyed struct {
-	column, key string
-}
-
-func (f keyed) compare(operator string, value token) (node, error) {
-	to, err := bind(kindText, value)
-	if err != nil {
-		return nil, err
-	}
-
-	return rendered(func(alias string, args *Args) string {
-		if operator == "=" {
-			return contains(alias+"."+f.column, map[string]any{f.key: to.value}, args)
+		if operator == "=" && f.column != "" {
+			return contains(alias+"."+f.column, f.within(to.value), args)
 		}
 
-		return ordered(f.expression(alias, args), kindText, operator) + " " + operator + " " + to.sql(args)
+		return ordered(f.place(alias, args), f.kind, operator) + " " + operator + " " + to.sql(args)
 	}), nil
 }
 
-func (f keyed) null() node {
-	return rendered(func(alias string, args *Args) string { return f.expression(alias, args) + " is null" })
-}
-
-func (f keyed) expression(alias string, args *Args) string {
-	return "(" + alias + "." + f.column + " ->> " + args.Add(f.key) + "::text)"
+func (f stored) null() node {
+	return rendered(func(alias string, args *Args) string { return f.place(alias, args) + " is null" })
 }
 
 // contains is containment, which the indexes on JSON columns answer.
@@ -245,74 +232,41 @@ func contains(column string, part any, args *Args) string {
 
 // conditionOf is status.conditions.TYPE, with or without subfield.
 func conditionOf(parts []token) (field, error) {
-	f := condition{of: parts[0].text, sub: "status", kind: kindText}
-
-	if len(parts) == 1 {
-		return f, nil
+	of, sub := parts[0].text, "status"
+	if len(parts) > 1 {
+		sub = parts[1].text
 	}
-
-	f.sub = parts[1].text
 
 	switch {
 	case len(parts) > 2:
 		return nil, &Error{Column: parts[2].column, Message: "a condition's fields have no fields"}
-	case f.sub == "status", f.sub == "reason", f.sub == "message":
-		return f, nil
-	case f.sub == "observed_generation":
-		f.kind = kindNumber
+	case sub == "status", sub == "reason", sub == "message":
+		return stored{
+			kind: kindText, place: conditionPart(of, sub, ""),
+			column: "conditions", within: func(value any) any { return map[string]any{of: map[string]any{sub: value}} },
+		}, nil
+	case sub == "observed_generation":
+		return stored{kind: kindNumber, place: conditionPart(of, sub, "::numeric")}, nil
+	case sub == "created_time", sub == "last_transition_time":
+		return stored{kind: kindTime, place: conditionPart(of, sub, "::timestamptz")}, nil
+	case sub == "last_updated_time":
+		// A report that says the same again writes its time alone.
+		return stored{kind: kindTime, place: func(alias string, args *Args) string {
+			of := args.Add(of) + "::text"
 
-		return f, nil
-	case f.sub == "created_time", f.sub == "last_updated_time", f.sub == "last_transition_time":
-		f.kind = kindTime
-
-		return f, nil
+			return "greatest((" + alias + ".conditions -> " + of + " ->> " + args.Add(sub) + "::text)::timestamptz, (" +
+				alias + ".reported ->> " + of + ")::timestamptz)"
+		}}, nil
 	default:
 		return nil, &Error{Column: parts[1].column, Message: fmt.Sprintf("a condition has no field %.40q: there are status, reason, "+
-			"message, observed_generation, created_time, last_updated_time and last_transition_time", f.sub)}
+			"message, observed_generation, created_time, last_updated_time and last_transition_time", sub)}
 	}
 }
 
-// condition is a field of one condition.
-type condition struct {
-	of, sub string
-	kind    valueKind
-}
-
-func (f condition) compare(operator string, value token) (node, error) {
-	to, err := bind(f.kind, value)
-	if err != nil {
-		return nil, err
-	}
-
-	return rendered(func(alias string, args *Args) string {
-		if operator == "=" && f.kind == kindText {
-			return contains(alias+".conditions", map[string]any{f.of: map[string]any{f.sub: to.value}}, args)
-		}
-
-		return ordered(f.expression(alias, args), f.kind, operator) + " " + operator + " " + to.sql(args)
-	}), nil
-}
-
-func (f condition) null() node {
-	return rendered(func(alias string, args *Args) string { return f.expression(alias, args) + " is null" })
-}
-
-func (f condition) expression(alias string, args *Args) string {
-	of := args.Add(f.of) + "::text"
-	text := "(" + alias + ".conditions -> " + of + " ->> " + args.Add(f.sub) + "::text)"
-
-	if f.sub == "last_updated_time" {
-		// A report that says the same again writes its time alone.
-		return "greatest(" + text + "::timestamptz, (" + alias + ".reported ->> " + of + ")::timestamptz)"
-	}
-
-	switch f.kind {
-	case kindNumber:
-		return text + "::numeric"
-	case kindTime:
-		return text + "::timestamptz"
-	default:
-		return text
+// conditionPart is where a field of a condition is, as a type.
+func conditionPart(of, sub, as string) func(alias string, args *Args) string {
+	return func(alias string, args *Args) string {
+		return "(" + alias + ".conditions -> " + args.Add(of) + "::text ->> " + args.Add(sub) + "::text)" + as
 	}
 }
 

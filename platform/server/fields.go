@@ -4,11 +4,11 @@
 package server
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
@@ -106,39 +106,10 @@ func plain(value any) (any, error) {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
 
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber()
-
 	var out any
-	if err := decoder.Decode(&out); err != nil {
+	if err := json.Unmarshal(data, &out); err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
 
-	return numbers(out), nil
-}
-
-func numbers(value any) any {
-	switch typed := value.(type) {
-	case map[string]any:
-		for key := range typed {
-			typed[key] = numbers(typed[key])
-		}
-	case []any:
-		for i := range typed {
-			typed[i] = numbers(typed[i])
-		}
-	case json.Number:
-		if whole, err := typed.Int64(); err == nil {
-			return whole
-		}
-
-		if broken, err := typed.Float64(); err == nil {
-			return broken
-		}
-
-		return typed.String()
-	default:
-	}
-
-	return value
+	return out, nil
 }

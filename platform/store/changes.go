@@ -148,7 +148,9 @@ func (s *Store) await(ctx context.Context, deadline <-chan time.Time, woken <-ch
 
 	select {
 	case <-woken:
-		return !s.waker.ended()
+		return true
+	case <-s.ended:
+		return false
 	case <-poll.C():
 		return true
 	case <-deadline:

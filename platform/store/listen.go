@@ -26,10 +26,7 @@ const (
 type waker struct {
 	mu    sync.Mutex
 	woken chan struct{}
-	over  bool
 }
-
-func newWaker() *waker { return &waker{woken: make(chan struct{})} }
 
 // next is closed at the next wake.
 func (w *waker) next() <-chan struct{} {
@@ -43,35 +40,14 @@ func (w *waker) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if !w.over {
-		close(w.woken)
-		w.woken = make(chan struct{})
-	}
-}
-
-// end wakes all for good.
-func (w *waker) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	if !w.over {
-		w.over = true
-
-		close(w.woken)
-	}
-}
-
-func (w *waker) ended() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	return w.over
+	close(w.woken)
+	w.woken = make(chan struct{})
 }
 
 // listen wakes waiters at each change until ctx ends. While there is no connection they
 // look by themselves now and then.
 func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
-	defer s.waker.end()
+	defer close(s.ended)
 
 	// The connection waits as long as it takes, and its queries count as nobody's.
 	delete(config.RuntimeParams, "statement_timeout")

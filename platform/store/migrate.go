@@ -5,7 +5,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -63,10 +62,6 @@ func migrateLocked(ctx context.Context, config *pgx.ConnConfig) (err error) {
 	handle := stdlib.OpenDB(*config)
 	defer func() { err = errors.Join(err, handle.Close()) }()
 
-	return up(ctx, handle, files)
-}
-
-func up(ctx context.Context, handle *sql.DB, files fs.FS) error {
 	provider, err := goose.NewProvider(goose.DialectPostgres, handle, files)
 	if err != nil {
 		return err

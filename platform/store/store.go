@@ -77,6 +77,8 @@ type Store struct {
 	// id tells this store's announcements from those of others.
 	id    string
 	waker *waker
+	// ended is closed when nobody is woken any more.
+	ended chan struct{}
 	// unannounced holds one value when there are changes to announce.
 	unannounced chan struct{}
 
@@ -106,8 +108,8 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{
-		options: options, pool: pool, queries: db.New(pool), id: rand.Text(), waker: newWaker(),
-		unannounced: make(chan struct{}, 1), stop: stop,
+		options: options, pool: pool, queries: db.New(pool), id: rand.Text(),
+		waker: &waker{woken: make(chan struct{})}, ended: make(chan struct{}), unannounced: make(chan struct{}, 1), stop: stop,
 	}
 
 	if err := s.Ping(ctx); err != nil {

@@ -5,7 +5,6 @@ package dryrun
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,11 +13,13 @@ import (
 	"strings"
 	"sync"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
@@ -272,7 +273,11 @@ func (c *cluster) Create(
 	}
 
 	if added, ok := c.created[made.GetName()]; ok && fits(added, made) {
-		made.Object = fill(made.Object, added)
+		var err error
+		// The manifest's own values stay.
+		if made.Object, err = merged(added, made.Object); err != nil {
+			return nil, err
+		}
 	}
 
 	c.complete(made)
@@ -288,44 +293,26 @@ func fits(added map[string]any, made *unstructured.Unstructured) bool {
 	return !said || kind == made.GetKind()
 }
 
-// fill adds what is not there: the manifest's own values stay.
-func fill(into, from map[string]any) map[string]any {
-	out := maps.Clone(into)
-
-	for name, value := range from {
-		mine, there := out[name]
-
-		inner, isMap := mine.(map[string]any)
-		more, areMaps := value.(map[string]any)
-
-		switch {
-		case !there:
-			out[name] = value
-		case isMap && areMaps:
-			out[name] = fill(inner, more)
-		}
-	}
-
-	return out
-}
-
-// Apply lays the manifest over the live object.
+// Apply lays the manifest over the live object. What is null in a manifest is not said there.
 func (c *cluster) Apply(
 	_ context.Context, target string, live, object *unstructured.Unstructured,
 ) (transport.Applied, error) {
-	merged, err := c.change(transport.RefTo(live, target), func(now *unstructured.Unstructured) {
-		now.Object = mergePatch(now.Object, withoutNulls(object.Object))
-	})
+	said, err := merged(map[string]any{}, object.Object)
+	if err != nil {
+		return transport.Applied{}, err
+	}
 
-	return transport.Applied{Object: merged}, err
+	changed, err := c.change(transport.RefTo(live, target), said)
+
+	return transport.Applied{Object: changed}, err
 }
 
-// Patch merges a document into the object (RFC 7396).
+// Patch merges a document into the object.
 func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	return c.change(ref, func(now *unstructured.Unstructured) { now.Object = mergePatch(now.Object, document) })
+	return c.change(ref, document)
 }
 
-func (c *cluster) change(ref transport.Ref, how func(*unstructured.Unstructured)) (*unstructured.Unstructured, error) {
+func (c *cluster) change(ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -334,8 +321,12 @@ func (c *cluster) change(ref transport.Ref, how func(*unstructured.Unstructured)
 		return nil, transport.Missing(ref)
 	}
 
-	changed := now.DeepCopy()
-	how(changed)
+	object, err := merged(now.Object, document)
+	if err != nil {
+		return nil, err
+	}
+
+	changed := &unstructured.Unstructured{Object: object}
 	c.count++
 	changed.SetResourceVersion(strconv.Itoa(c.count))
 	c.objects[key(ref)] = changed
@@ -367,45 +358,24 @@ func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.Deletion
 	return nil
 }
 
-// mergePatch is RFC 7396: null removes, objects merge, all else replaces.
-func mergePatch(target, patch map[string]any) map[string]any {
-	out := maps.Clone(target)
-	if out == nil {
-		out = map[string]any{}
+// merged is an object with a merge patch (RFC 7396).
+func merged(object, patch map[string]any) (map[string]any, error) {
+	before, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
 	}
 
-	for name, value := range patch {
-		inner, isMap := value.(map[string]any)
-
-		switch {
-		case value == nil:
-			delete(out, name)
-		case isMap:
-			old, _ := out[name].(map[string]any)
-			out[name] = mergePatch(old, inner)
-		default:
-			out[name] = value
-		}
+	document, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
 	}
 
-	return out
-}
-
-// withoutNulls is a manifest as a server reads it: null says nothing there.
-func withoutNulls(object map[string]any) map[string]any {
-	out := make(map[string]any, len(object))
-
-	for name, value := range object {
-		inner, isMap := value.(map[string]any)
-
-		switch {
-		case value == nil:
-		case isMap:
-			out[name] = withoutNulls(inner)
-		default:
-			out[name] = value
-		}
+	after, err := jsonpatch.MergePatch(before, document)
+	if err != nil {
+		return nil, err
 	}
 
-	return out
+	out := map[string]any{}
+
+	return out, json.Unmarshal(after, &out)
 }

@@ -4,14 +4,13 @@
 package pipeline
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"strings"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hyperfleet/hyperfleet/api/events"
@@ -87,43 +86,10 @@ func object(data []byte) (map[string]any, error) {
 
 // decode reads one JSON value. Errors don't hold what was read.
 func decode(data []byte) (any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber()
-
 	var value any
-	if err := decoder.Decode(&value); err != nil {
+	if err := json.Unmarshal(data, &value); err != nil {
 		return nil, errors.New("it is no JSON")
 	}
 
-	if decoder.More() {
-		return nil, errors.New("something follows the JSON")
-	}
-
-	return numbers(value), nil
-}
-
-// numbers turns json.Number into what expressions work with.
-func numbers(value any) any {
-	switch typed := value.(type) {
-	case json.Number:
-		if whole, err := typed.Int64(); err == nil {
-			return whole
-		}
-
-		if fraction, err := typed.Float64(); err == nil {
-			return fraction
-		}
-
-		return typed.String()
-	case map[string]any:
-		for name, inner := range typed {
-			typed[name] = numbers(inner)
-		}
-	case []any:
-		for i, inner := range typed {
-			typed[i] = numbers(inner)
-		}
-	}
-
-	return value
+	return value, nil
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -125,11 +126,11 @@ const maxSeen = 100_000
 // no promise: a process that starts knows of none, and the API is asked there.
 type Generations struct {
 	mu   sync.Mutex
-	seen map[string]int64
+	seen *lru.Cache
 }
 
 // NewGenerations remembers.
-func NewGenerations() *Generations { return &Generations{seen: map[string]int64{}} }
+func NewGenerations() *Generations { return &Generations{seen: lru.New(maxSeen)} }
 
 // stale notes the generation, and says whether a later one was noted before.
 func (g *Generations) stale(resourceID string, generation int64) bool {
@@ -140,20 +141,12 @@ func (g *Generations) stale(resourceID string, generation int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	last, there := g.seen[resourceID]
-	if last > generation {
+	noted, _ := g.seen.Get(resourceID)
+	if last, _ := noted.(int64); last > generation {
 		return true
 	}
 
-	if !there && len(g.seen) >= maxSeen {
-		for some := range g.seen {
-			delete(g.seen, some)
-
-			break
-		}
-	}
-
-	g.seen[resourceID] = generation
+	g.seen.Add(resourceID, generation)
 
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -217,22 +218,16 @@ func (l *loader) phases() {
 
 // environments makes those of CEL, with all names of the file.
 func (l *loader) environments() error {
-	variables := []cel.Variable{
-		{Name: varEvent}, {Name: varConfig}, {Name: varEnv}, {Name: varAdapter, Fields: AdapterFields()},
-		{Name: varResources, Fields: append([]string{}, l.resources...)},
-	}
-	if l.deployment != nil {
-		variables[2].Fields = append([]string{}, l.deployment.Environment...)
-		variables[1].Fields = fieldNames(l.deployment)
+	var variables []cel.Variable
+	for _, name := range append(builtins(), varResources) {
+		variables = append(variables, cel.Variable{Name: name, Fields: l.fieldsOf(name)})
 	}
 
-	for name, what := range l.later {
-		if what != whatPayload {
+	for _, name := range slices.Sorted(maps.Keys(l.later)) {
+		if l.later[name] != whatPayload {
 			variables = append(variables, cel.Variable{Name: name})
 		}
 	}
-
-	slices.SortFunc(variables[5:], func(a, b cel.Variable) int { return compareText(a.Name, b.Name) })
 
 	var err error
 	if l.env, err = cel.New(cel.Options{Variables: variables, Clock: l.clock}); err != nil {
@@ -362,12 +357,9 @@ func (l *loader) checkUse(one use) (message, hint string) {
 			return fmt.Sprintf("variable %s is not known there: it is %s that comes later", one.variable, what), ""
 		}
 
-		names := []string{nowVariable}
-		for name := range l.known {
-			names = append(names, name)
-		}
+		names := slices.Collect(maps.Keys(l.known))
 
-		return "unknown variable " + one.variable, strictyaml.Nearest(one.variable, names)
+		return "unknown variable " + one.variable, strictyaml.Nearest(one.variable, append(names, nowVariable))
 	}
 
 	fields := l.fieldsOf(one.variable)

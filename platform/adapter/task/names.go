@@ -4,6 +4,7 @@
 package task
 
 import (
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -44,8 +45,6 @@ var (
 	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	resourceName = regexp.MustCompile(`^[a-z][a-zA-Z0-9_]*$`)
 )
-
-func compareText(a, b string) int { return strings.Compare(a, b) }
 
 // collect takes up all names of the file, and says which are wrong or there twice.
 func (l *loader) collect() {
@@ -165,12 +164,7 @@ func (l *loader) path(at strictyaml.Path, text string, bare bool) *Path {
 	case bare:
 		out = Path{Variable: varEvent, Rest: text}
 	default:
-		known := make([]string, 0, len(l.known))
-		for name := range l.known {
-			known = append(known, name)
-		}
-
-		l.problem(at, "unknown variable %s", out.Variable).Hint = strictyaml.Nearest(out.Variable, known)
+		l.problem(at, "unknown variable %s", out.Variable).Hint = strictyaml.Nearest(out.Variable, slices.Collect(maps.Keys(l.known)))
 
 		return nil
 	}
