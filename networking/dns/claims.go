@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
 
@@ -24,7 +26,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 	m := &Machines{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindMachineClaim,
 		fresh: func() claimstatus.Machine { return &v1alpha1.MachineClaim{} },
-		wish:  claimWish(mgr.GetClient()),
+		wish:  claimWish(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 
 	err := claimstatus.ForClaims(mgr, "dnsclaim").
@@ -38,7 +40,7 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 }
 
 // claimWish decides on what a claim and its cluster say.
-func claimWish(reader client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
+func claimWish(reader, live client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
 	return func(ctx context.Context, machine claimstatus.Machine) (wish, error) {
 		claim, ok := machine.(*v1alpha1.MachineClaim)
 		if !ok {
@@ -61,8 +63,26 @@ func claimWish(reader client.Reader) func(context.Context, claimstatus.Machine) 
 			return wish{}, fmt.Errorf("read HypervisorCluster %s: %w", ref.HypervisorCluster, err)
 		}
 
+		if registers(&cluster) {
+			if refused, err := notFor(ctx, live, &cluster, claim.Namespace); err != nil || refused.reason != "" {
+				return refused, err
+			}
+		}
+
 		return decide(claim, &cluster), nil
 	}
+}
+
+// notFor is the wish of a machine whose namespace may not use the cluster, whoever says that it is
+// there; that of one that may is empty. Names that it had before stay, as machines do.
+func notFor(ctx context.Context, live client.Reader, cluster *v1alpha1.HypervisorCluster, namespace string) (wish, error) {
+	_, err := tenancy.Find(cluster, namespace, tenancy.LabelsOf(ctx, live, namespace))
+	if errclass.Of(err) == errclass.Configuration {
+		return wish{keep: true, reason: tenancy.ReasonNamespace, message: fmt.Sprintf("HypervisorCluster %s, whose zones the name "+
+			"would be in, is not for namespace %s (its spec.allowedNamespaces): ask whoever administers it", cluster.Name, namespace)}, nil
+	}
+
+	return wish{}, err
 }
 
 // ended says whether the machine is, or is about to be, no more.

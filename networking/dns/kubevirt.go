@@ -28,7 +28,7 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	m := &Machines{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindKubevirtMachine,
 		fresh: func() claimstatus.Machine { return &infrav1.KubevirtMachine{} },
-		wish:  kubevirtWish(mgr.GetClient()),
+		wish:  kubevirtWish(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 
 	err := claimstatus.ForKubevirtMachines(mgr, "dnskubevirtmachine").
@@ -124,7 +124,7 @@ func staticAddresses(machine *infrav1.KubevirtMachine) []netip.Addr {
 }
 
 // kubevirtWish decides on what a KubevirtMachine, its pool and its cluster say.
-func kubevirtWish(reader client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
+func kubevirtWish(reader, live client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
 	return func(ctx context.Context, object claimstatus.Machine) (wish, error) {
 		machine, ok := object.(*infrav1.KubevirtMachine)
 		if !ok {
@@ -142,6 +142,12 @@ func kubevirtWish(reader client.Reader) func(context.Context, claimstatus.Machin
 
 		if err != nil {
 			return wish{}, err
+		}
+
+		if name != nil && registers(name.Cluster) {
+			if refused, err := notFor(ctx, live, name.Cluster, machine.Namespace); err != nil || refused.reason != "" {
+				return refused, err
+			}
 		}
 
 		return decideKubevirt(machine, name), nil
