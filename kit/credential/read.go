@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,17 +34,8 @@ func Read(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, checks ...func(*corev1.Secret) error,
 ) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	err := reader.Get(ctx, name, secret)
-
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, errclass.New(errclass.Configuration, ReasonSecretNotFound,
-			"read secret %s: it does not exist: create it with the key %q", name, key)
-	case apierrors.IsForbidden(err):
-		return nil, errclass.New(errclass.Configuration, ReasonSecretForbidden,
-			"read secret %s: the operator may not: give its service account `get` on secrets in namespace %s", name, name.Namespace)
-	case err != nil:
-		return nil, errclass.New(errclass.Transient, ReasonSecretUnavailable, "read secret %s: %w", name, err)
+	if err := reader.Get(ctx, name, secret); err != nil {
+		return nil, unread(err, name, key)
 	}
 
 	for _, check := range checks {
@@ -58,6 +50,35 @@ func Read(
 	}
 
 	return secret, nil
+}
+
+// Look reads what is around a Secret, for a check of whether its values may be read at all: of them
+// nothing is asked for. Errors are as those of Read.
+func Look(
+	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, check func(metav1.Object) error,
+) error {
+	around := &metav1.PartialObjectMetadata{}
+	around.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+
+	if err := reader.Get(ctx, name, around); err != nil {
+		return unread(err, name, key)
+	}
+
+	return check(around)
+}
+
+// unread says why a Secret was not read.
+func unread(err error, name types.NamespacedName, key string) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return errclass.New(errclass.Configuration, ReasonSecretNotFound,
+			"read secret %s: it does not exist: create it with the key %q", name, key)
+	case apierrors.IsForbidden(err):
+		return errclass.New(errclass.Configuration, ReasonSecretForbidden,
+			"read secret %s: the operator may not: give its service account `get` on secrets in namespace %s", name, name.Namespace)
+	default:
+		return errclass.New(errclass.Transient, ReasonSecretUnavailable, "read secret %s: %w", name, err)
+	}
 }
 
 // Missing tells whether an error of Read means that the Secret, or what was looked for in it, is

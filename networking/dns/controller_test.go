@@ -391,8 +391,8 @@ func (s *site) allow(servers string) {
 	s.must(env.Client.Patch(s.t.Context(), secret, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// Whose names a cluster lets into DNS is for it to say, whatever a claim, its status or a node pool
-// of the namespace says; what is there when a list is made narrower stays.
+// Which names a namespace's machines have is for the cluster to say, whatever a claim and its status
+// say; what is there when a list is made narrower stays.
 func TestNamesOfNamespaces(t *testing.T) {
 	t.Parallel()
 
@@ -415,10 +415,6 @@ func TestNamesOfNamespaces(t *testing.T) {
 		t.Errorf("message %q: want it to name %s", refused.Message, want)
 	}
 
-	limit(v1alpha1.NamespaceAccess{Names: []string{"another"}})
-
-	stranger := s.claim(env.Namespace(t), "vm2", "192.0.2.9")
-	s.says(stranger, metav1.ConditionFalse, tenancy.ReasonNamespace)
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
 
 	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{strings.ToUpper(forward)}})

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -65,18 +66,31 @@ func (s *Secrets) read(
 	}
 
 	value := func(secret *corev1.Secret) []byte { return secret.Data[sel.Key] }
+	mayRead := func(secret metav1.Object) error {
+		if key.Namespace != reader && !allows(secret, reader) {
+			return errclass.New(errclass.Configuration, reasonSecretNotAllowed,
+				"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
+				key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
+		}
 
-	secret, err := credential.Read(ctx, s.Reader, key, sel.Key,
-		func(secret *corev1.Secret) error {
-			if key.Namespace != reader && !allows(secret, reader) {
-				return errclass.New(errclass.Configuration, reasonSecretNotAllowed,
-					"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
-					key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
-			}
+		return nil
+	}
 
-			return nil
-		},
-		func(secret *corev1.Secret) error { return credential.Check(secret, to(value(secret)), s.Reach) })
+	var (
+		secret *corev1.Secret
+		err    error
+	)
+
+	// What another namespace has and does not share is not even read.
+	if key.Namespace != reader {
+		err = credential.Look(ctx, s.Reader, key, sel.Key, mayRead)
+	}
+
+	if err == nil {
+		secret, err = credential.Read(ctx, s.Reader, key, sel.Key,
+			func(secret *corev1.Secret) error { return mayRead(secret) },
+			func(secret *corev1.Secret) error { return credential.Check(secret, to(value(secret)), s.Reach) })
+	}
 
 	if sel.Optional != nil && *sel.Optional && credential.Missing(err) {
 		return "", nil
@@ -105,8 +119,8 @@ func refused(err error) bool {
 	return reason == reasonSecretNotAllowed || reason == credential.ReasonServerNotAllowed
 }
 
-func allows(secret *corev1.Secret, namespace string) bool {
-	allowed := strings.Split(secret.Annotations[v1alpha1.AnnotationAllowedNamespaces], ",")
+func allows(secret metav1.Object, namespace string) bool {
+	allowed := strings.Split(secret.GetAnnotations()[v1alpha1.AnnotationAllowedNamespaces], ",")
 
 	return slices.ContainsFunc(allowed, func(a string) bool {
 		a = strings.TrimSpace(a)

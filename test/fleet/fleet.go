@@ -87,6 +87,8 @@ type Fleet struct {
 	ReportKey []byte
 	// Neighbours are other namespaces that the operator looks after; set them before Start.
 	Neighbours []string
+	// Watch, if set before Start, is put around the operator's way to the API server.
+	Watch func(http.RoundTripper) http.RoundTripper
 	// Log, if set before Start, gets the operator's log at level debug.
 	Log io.Writer
 	// Registry has the metrics of the operator that was started last.

@@ -36,6 +36,10 @@ func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
 		way = f.time.way(way)
 	}
 
+	if f.Watch != nil {
+		way.Wrap(f.Watch)
+	}
+
 	mgr, err := ctrl.NewManager(way, ctrl.Options{
 		Scheme:                 f.Env.Scheme,
 		Logger:                 log.Logr(logger),

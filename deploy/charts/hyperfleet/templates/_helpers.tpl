@@ -12,7 +12,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 runners: [files/base/serviceaccount.yaml, files/base/rolebinding.yaml, files/base/tenancy.yaml, files/base/configmap.yaml, files/base/deployment.yaml, files/base/poddisruptionbudget.yaml, files/base/service.yaml, files/base/networkpolicy.yaml]
 networking: [files/base/networking.yaml]
 hosts: [files/base/hosts.yaml]
-bridge: [files/bridge/bridge.yaml]
+bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- end }}
 
 {{- /* Each object of a file: dict of root, path, what "hyperfleet.object" takes, and the name of an adapter if it is one's. */}}

@@ -1,0 +1,106 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+)
+
+// A cluster's zones are for the namespaces that it is for: not for a node pool that names it, and
+// not for a claim whose status somebody wrote. Names that a namespace had before it was taken off
+// the list stay.
+func TestNamesAreForTheClustersNamespaces(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	s.allowNamespaces("others")
+
+	claim := s.claim(s.space, "forged", "192.0.2.7")
+	node := s.node("node", "192.0.2.8")
+
+	s.says(claim, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.saysOfNode(node, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.hasRecords(map[string][]string{"A forged." + forward: {}, "A node." + forward: {}})
+
+	s.allowNamespaces("others", s.space)
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.saysOfNode(node, metav1.ConditionTrue, ReasonRegistered)
+
+	s.allowNamespaces("others")
+
+	late := s.claim(s.space, "late", "192.0.2.9")
+	s.says(late, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.hasRecords(map[string][]string{"A forged." + forward: {"192.0.2.7"}, "A node." + forward: {"192.0.2.8"}, "A late." + forward: {}})
+	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+
+	s.remove(claim)
+	s.must(env.Client.Delete(t.Context(), late))
+	s.must(env.Client.Delete(t.Context(), node))
+	s.empty()
+}
+
+// allowNamespaces has the cluster be for these.
+func (s *site) allowNamespaces(names ...string) {
+	s.t.Helper()
+	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
+	s.cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: names}}
+	s.must(env.Client.Update(s.t.Context(), s.cluster))
+}
+
+// node is a KubeVirt machine that runs, of a pool whose names are in the cluster's zones.
+func (s *site) node(name, address string) *infrav1.KubevirtMachine {
+	s.t.Helper()
+	s.must(env.Client.Create(s.t.Context(), &infrav1.KubevirtNodePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.space, Name: "nodes"},
+		Spec: infrav1.KubevirtNodePoolSpec{
+			DNS: &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: s.name}},
+			RootVolume: infrav1.KubevirtRootVolume{
+				DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
+			},
+		},
+	}))
+
+	machine := &infrav1.KubevirtMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.space, Name: name, Labels: map[string]string{infrav1.LabelNodePool: "nodes"}},
+		Spec: infrav1.KubevirtMachineSpec{
+			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
+			BootstrapNetworkConfig: &infrav1.VirtualMachineBootstrapNetworkConfig{
+				Interface: "eno101", NetworkName: "machines", Subnets: []infrav1.AddressRange{"192.0.2.0/24"},
+			},
+		},
+	}
+	s.must(env.Client.Create(s.t.Context(), machine))
+
+	status := fmt.Appendf(nil, `{"status":{"ready":true,"allocatedBootstrapAddresses":{"eno101":[%q]}}}`, address+"/24")
+	s.must(env.Client.Status().Patch(s.t.Context(), machine, client.RawPatch(types.MergePatchType, status)))
+
+	return machine
+}
+
+func (s *site) saysOfNode(machine *infrav1.KubevirtMachine, status metav1.ConditionStatus, reason string) {
+	s.t.Helper()
+	s.eventually(machine.Name+" says "+reason, func() string {
+		if err := env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil {
+			return err.Error()
+		}
+
+		found := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.ConditionDNSRegistered)
+		if found == nil || found.Status != status || found.Reason != reason {
+			return fmt.Sprintf("%+v", found)
+		}
+
+		return ""
+	})
+}

@@ -1,0 +1,57 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package connect
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+)
+
+// Of a Secret of another namespace what is around it is looked at first; its values are asked for
+// only where it lets the namespace have them.
+func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
+	t.Parallel()
+
+	for name, tt := range map[string]struct {
+		allowed, from string
+		reads         int
+		reason        string
+	}{
+		"its own namespace": {"", "platform", 1, ""},
+		"a shared one":      {"team-a, team-b", "team-b", 1, ""},
+		"another's":         {"", "team-a", 0, reasonSecretNotAllowed},
+		"one of others":     {"team-b", "team-a", 0, reasonSecretNotAllowed},
+	} {
+		reads := 0
+		reader := interceptor.NewClient(fake.NewClientBuilder().WithObjects(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "platform", Name: "token", Annotations: map[string]string{v1alpha1.AnnotationAllowedNamespaces: tt.allowed},
+			},
+			Data: map[string][]byte{"key": []byte("value")},
+		}).Build(), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+				if _, whole := into.(*corev1.Secret); whole {
+					reads++
+				}
+
+				return c.Get(ctx, key, into, opts...)
+			},
+		})
+		secrets := &Secrets{Reader: reader}
+
+		value, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
+		if reads != tt.reads || errclass.Reason(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
+			t.Errorf("%s: %d reads, %q, error %v", name, reads, value, err)
+		}
+	}
+}
