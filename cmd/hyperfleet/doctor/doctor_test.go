@@ -332,7 +332,7 @@ func TestOperators(t *testing.T) { //nolint:paralleltest // see above
 	const runners = "operator of runners"
 
 	if got, want := finding(runners), "problem none has ever run it in namespace hyperfleet-system (--operator-namespace), and it has 1 object "+
-		"to look after: kubectl apply --server-side -k deploy/base"; got != want {
+		"to look after: kubectl apply --server-side -f hyperfleet.yaml of the release, or its chart hyperfleet with areas.runners.enabled"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 
@@ -404,14 +404,14 @@ func TestInstalled(t *testing.T) { //nolint:paralleltest // see above
 	must(t, env.Client.Update(t.Context(), wider))
 
 	want := `
-warning   kinds of runners: installed in another form than this program (hyperfleet version) knows: runnerpools.hyperfleet.io: run the operator's own version of it, or kubectl apply --server-side -k deploy/crds
+warning   kinds of runners: installed in another form than this program (hyperfleet version) knows: runnerpools.hyperfleet.io: run the operator's own version of it, or kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
 ok        operator of runners: one runs it
-problem   roles of runners: Role hyperfleet-system/hyperfleet-runners is missing: kubectl apply --server-side -k deploy/rbac
+problem   roles of runners: Role hyperfleet-system/hyperfleet-runners is missing: kubectl apply --server-side -f hyperfleet.yaml of the release, or its chart hyperfleet with areas.runners.enabled
 ok        kinds of networking: 4 installed, as this program knows them
 ok        operator of networking: none, and there is nothing for it to do
-problem   kinds of hosts: hostfleets.infrastructure.hyperfleet.io missing: kubectl apply --server-side -k deploy/crds
+problem   kinds of hosts: hostfleets.infrastructure.hyperfleet.io missing: kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
 ok        operator of hosts: none, and there is nothing for it to do
-warning   kinds of bridge: none is installed, and the area is off: if it is wanted, kubectl apply --server-side -k deploy/crds
+warning   kinds of bridge: none is installed, and the area is off: if it is wanted, kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
 
 2 problems, 2 warnings
 `

@@ -109,18 +109,30 @@ func (d *doctor) kinds(ctx context.Context, area string, want []*kind) []*kind {
 
 	switch {
 	case len(there) == 0:
-		d.report.addf(Warning, subject, "none is installed, and the area is off: if it is wanted, "+
-			"kubectl apply --server-side -k deploy/crds")
+		d.report.addf(Warning, subject, "none is installed, and the area is off: if it is wanted, "+fixKinds)
 	case len(missing) > 0:
-		d.report.addf(Problem, subject, "%s missing: kubectl apply --server-side -k deploy/crds", strings.Join(missing, ", "))
+		d.report.addf(Problem, subject, "%s missing: %s", strings.Join(missing, ", "), fixKinds)
 	case len(differ) > 0:
 		d.report.addf(Warning, subject, "installed in another form than this program (hyperfleet version) knows: %s: "+
-			"run the operator's own version of it, or kubectl apply --server-side -k deploy/crds", strings.Join(differ, ", "))
+			"run the operator's own version of it, or %s", strings.Join(differ, ", "), fixKinds)
 	default:
 		d.report.addf(Fine, subject, "%d installed, as this program knows them", len(there))
 	}
 
 	return there
+}
+
+// fixKinds is how the kinds come in.
+const fixKinds = "kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds"
+
+// fixArea is how an operator that runs an area comes in, with its roles.
+func fixArea(area string) string {
+	file := "hyperfleet.yaml"
+	if area == config.AreaBridge {
+		file = "hyperfleet-bridge.yaml"
+	}
+
+	return "kubectl apply --server-side -f " + file + " of the release, or its chart hyperfleet with areas." + area + ".enabled"
 }
 
 // unseen notes what could not be looked at.
@@ -141,7 +153,7 @@ func (d *doctor) roles(ctx context.Context, area string) error {
 		return fmt.Errorf("read the roles of %s: %w", area, err)
 	}
 
-	subject, fix := "roles of "+area, "kubectl apply --server-side -k deploy/rbac"
+	subject, fix := "roles of "+area, fixArea(area)
 
 	var lacking []string
 

@@ -90,15 +90,6 @@ func (d *doctor) led(area string, leaders []leader, objects int) {
 			last.holder, last.lease, duration.HumanDuration(d.now.Sub(last.renewed)), d.operator)
 	default:
 		d.report.addf(Problem, subject, "none has ever run it in namespace %s (--operator-namespace), and it has %s to look after: "+
-			"kubectl apply --server-side -k deploy/%s", d.operator, english.Plural(objects, "object", ""), overlay(area))
+			"%s", d.operator, english.Plural(objects, "object", ""), fixArea(area))
 	}
-}
-
-// overlay is the folder of deploy/ that an area is run by.
-func overlay(area string) string {
-	if area == config.AreaBridge {
-		return area
-	}
-
-	return "base"
 }

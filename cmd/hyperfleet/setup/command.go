@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
@@ -107,6 +108,16 @@ func (o *options) run(cmd *cobra.Command) error {
 	ask := &asker{in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
 	if file, ok := ask.in.(*os.File); ok {
 		ask.terminal = term.IsTerminal(int(file.Fd()))
+	}
+
+	if err := o.vacant(); err != nil {
+		return err
+	}
+
+	if missing := append(o.hypervisorQuestions(), o.platformQuestions()...); !ask.terminal {
+		if err := ask.all(missing); err != nil {
+			return err
+		}
 	}
 
 	for _, part := range []struct {
@@ -248,6 +259,12 @@ func (o *options) readFiles() error {
 	return o.validate()
 }
 
+func isSize(text string) bool {
+	size, err := resource.ParseQuantity(text)
+
+	return err == nil && size.Sign() > 0
+}
+
 // validate refuses flags that don't go together.
 func (o *options) validate() error {
 	switch {
@@ -259,6 +276,8 @@ func (o *options) validate() error {
 		return cli.Usagef("--fingerprint and --ca-file: give one of them")
 	case (o.AppID != "" || o.InstallationID != "" || o.AppKey != "") && (o.AppID == "" || o.InstallationID == "" || o.AppKey == ""):
 		return cli.Usagef("a GitHub App takes --app-id, --installation-id and --app-key-file together")
+	case !isSize(o.Memory):
+		return cli.Usagef("--memory %s: write a size such as 8Gi", o.Memory)
 	case o.MaxMachines < 1:
 		return cli.Usagef("--max-machines %d: at least 1", o.MaxMachines)
 	default:

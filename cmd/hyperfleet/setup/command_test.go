@@ -91,7 +91,7 @@ func TestNobodyToAsk(t *testing.T) {
 	t.Parallel()
 
 	_, err := initialise(t, "--endpoint", "pve.example.com", "--dir", t.TempDir())
-	if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), "give --token-id, --token-secret-file") {
+	if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), "give --token-id, --token-secret-file, --organization, --github-token-file") {
 		t.Errorf("%v", err)
 	}
 }
@@ -118,6 +118,7 @@ func TestAnswersAreTried(t *testing.T) {
 		"an unknown authority":  {change: map[string]string{"fingerprint": ""}, want: "--fingerprint " + server.Fingerprint()},
 		"another repository":    {change: map[string]string{"repository": "octo-org/other"}, want: "octo-org/other"},
 		"a wrong GitHub token":  {change: map[string]string{"github-token-file": secret(t, "ghp_wrong")}, want: "token"},
+		"memory of no size":     {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: write a size such as 8Gi"},
 		"nobody at the address": {change: map[string]string{"endpoint": "https://127.0.0.1:1"}, want: "127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -108,16 +108,21 @@ func flow(values []string) (string, error) {
 	return "[" + strings.Join(items, ", ") + "]", nil
 }
 
-// write writes both files into a folder, and replaces none.
+// vacant says whether nothing would be written over.
+func (o *options) vacant() error {
+	for _, name := range []string{fleetFile, secretsFile} {
+		if _, err := os.Lstat(filepath.Join(o.dir, name)); err == nil {
+			return fmt.Errorf("%s is there already: remove it, or name another folder by --dir", filepath.Join(o.dir, name))
+		}
+	}
+
+	return nil
+}
+
+// write writes both files into a folder.
 func (a *answers) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("make folder %s: %w", dir, err)
-	}
-
-	for _, name := range []string{fleetFile, secretsFile} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return fmt.Errorf("%s is there already: remove it, or name another folder by --dir", filepath.Join(dir, name))
-		}
 	}
 
 	for _, name := range []string{fleetFile, secretsFile} {

@@ -163,7 +163,7 @@ func (u *uninstaller) print(i *inventory) {
 	}
 
 	if len(i.claims)+len(i.counts)+len(i.others) == 0 {
-		_, _ = fmt.Fprintln(w, "There are no objects of HyperFleet in this cluster.")
+		_, _ = fmt.Fprintln(w, "There are no objects of HyperFleet in this cluster; its operator, roles and kinds may be there.")
 
 		return
 	}
@@ -213,12 +213,15 @@ func (u *uninstaller) all(ctx context.Context, there *inventory) error {
 		return fmt.Errorf("there are %s: %w", strings.Join(there.others, ", "), errOthers)
 	}
 
-	err := u.each(ctx, append(draining(u),
+	stages := append(draining(u),
 		stage{"remove pools, templates, jobs and clusters", u.removeObjects},
 		stage{"remove the operator", u.removeOperator},
-		stage{"remove the kinds", u.removeKinds},
-	))
-	if err != nil {
+	)
+	if !u.keepCRDs {
+		stages = append(stages, stage{"remove the kinds", u.removeKinds})
+	}
+
+	if err := u.each(ctx, stages); err != nil {
 		return err
 	}
 
@@ -455,10 +458,6 @@ func (u *uninstaller) removeRoles(ctx context.Context) error {
 
 // removeKinds deletes the CustomResourceDefinitions. No object of theirs is left.
 func (u *uninstaller) removeKinds(ctx context.Context) error {
-	if u.keepCRDs {
-		return nil
-	}
-
 	crds, err := definitions()
 	if err != nil {
 		return err

@@ -145,6 +145,10 @@ func TestUninstall(t *testing.T) {
 
 	says(t, text, "HyperFleet is removed")
 
+	if strings.Contains(text, "remove the kinds") {
+		t.Errorf("it says that it removes the kinds, which it leaves:\n%s", text)
+	}
+
 	if left := f.Leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}

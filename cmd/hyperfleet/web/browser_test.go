@@ -4,28 +4,66 @@
 package web
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/top"
 	"github.com/hyperfleet/hyperfleet/test/browser"
 )
 
 // update writes the pictures of the documentation anew.
-var update = flag.Bool("update", false, "write docs/images/web-*.png")
+var update = flag.Bool("update", false, "write the pictures of docs/images")
 
-const imagesDir = "../../../docs/images"
+const (
+	imagesDir = "../../../docs/images"
+	// shownServer is in the pictures.
+	shownServer = "https://kube.example.com:6443"
+)
 
-// pictures takes a picture of each page, light and dark.
+// terminal is a page with what `hyperfleet top` shows of the same fleet.
+func terminal(t *testing.T, list string) http.HandlerFunc {
+	t.Helper()
+
+	var out bytes.Buffer
+
+	cmd := top.New()
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"--once", "--list", list, "--kubeconfig", env.Kubeconfig(t, env.Config)})
+
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	shown := html.EscapeString(strings.ReplaceAll(out.String(), env.Config.Host, shownServer))
+	if !strings.Contains(shown, shownServer) || !strings.Contains(shown, "linux-large") {
+		t.Fatalf("it does not show the fleet:\n%s", shown)
+	}
+
+	return func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `<!doctype html><meta charset="utf-8"><body style="background:#16181d;color:#d6dae3;margin:16px">`+
+			`<pre style="font:13px/1.45 monospace;margin:0">%s</pre>`, shown)
+	}
+}
+
+// pictures takes a picture of each page, light and dark, and of the terminal.
 func pictures(t *testing.T, pages http.Handler, namespace string) {
 	t.Helper()
 
-	server := httptest.NewServer(pages)
+	mux := http.NewServeMux()
+	mux.Handle("/", pages)
+	mux.Handle("/top/pools", terminal(t, "pools"))
+	mux.Handle("/top/jobs", terminal(t, "jobs"))
+
+	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 
 	dir := t.TempDir()
@@ -38,17 +76,19 @@ func pictures(t *testing.T, pages http.Handler, namespace string) {
 		height int
 		dark   bool
 	}{
-		"overview":      {path: "/", height: 1180},
-		"overview-dark": {path: "/", height: 1180, dark: true},
-		"pool":          {path: "/pools/" + namespace + "/arm64", height: 900},
-		"jobs":          {path: "/jobs", height: 900},
-		"job":           {path: "/jobs/" + namespace + "/github-actions-29679400020", height: 1060},
-		"job-waits":     {path: "/jobs/" + namespace + "/github-actions-29679400040", height: 640},
-		"machine":       {path: "/machines/" + namespace + "/linux-large-m010", height: 700},
-		"cluster":       {path: "/clusters/rack-b", height: 520},
-		"hosts":         {path: "/hosts", height: 460},
+		"web-overview":      {path: "/", height: 1180},
+		"web-overview-dark": {path: "/", height: 1180, dark: true},
+		"web-pool":          {path: "/pools/" + namespace + "/arm64", height: 900},
+		"web-jobs":          {path: "/jobs", height: 900},
+		"web-job":           {path: "/jobs/" + namespace + "/github-actions-29679400020", height: 1060},
+		"web-job-waits":     {path: "/jobs/" + namespace + "/github-actions-29679400040", height: 640},
+		"web-machine":       {path: "/machines/" + namespace + "/linux-large-m010", height: 700},
+		"web-cluster":       {path: "/clusters/rack-b", height: 520},
+		"web-hosts":         {path: "/hosts", height: 460},
+		"top-pools":         {path: "/top/pools", height: 200, dark: true},
+		"top-jobs":          {path: "/top/jobs", height: 460, dark: true},
 	} {
-		file, err := filepath.Abs(filepath.Join(dir, "web-"+name+".png"))
+		file, err := filepath.Abs(filepath.Join(dir, name+".png"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func open(t *testing.T, user *rest.Config, namespace string) http.Handler {
 		t.Fatal(err)
 	}
 
-	view.Server = "https://kube.example.com:6443" // it is in the pictures
+	view.Server = shownServer
 
 	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Hosts: []string{"fleet.example.com"}})
 	if err != nil {
