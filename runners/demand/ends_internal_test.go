@@ -47,12 +47,12 @@ func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it look
 	senders := newTurns(4)
 
 	heap.Ends(t, "turns of senders", func(number int) {
-		done, err := senders.take(t.Context(), fmt.Sprintf("192.0.2.1:%d", number))
+		done, err := senders.take(t.Context(), fmt.Sprintf("192.0.2.1:%d", number), func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		done()
+		done.done()
 	})
 
 	secrets := &secretCache{reader: anySecret{}, clock: clk}

@@ -247,15 +247,17 @@ func (r *Receiver) answer(
 func (r *Receiver) genuine(
 	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
 ) (workload.Job, []listener, *problem) {
-	done, err := r.readers.take(ctx, addressOf(req))
+	connection := http.NewResponseController(w)
+
+	turn, err := r.readers.take(ctx, addressOf(req), func() { _ = connection.SetReadDeadline(time.Now()) })
 	if err != nil {
 		out := unavailable(err)
 
 		return workload.Job{}, nil, &out
 	}
-	defer done()
+	defer turn.done()
 
-	body, refused := r.read(ctx, w, req)
+	body, refused := r.read(ctx, w, req, turn)
 	if refused != nil {
 		return workload.Job{}, nil, refused
 	}
@@ -279,12 +281,14 @@ func (r *Receiver) tooLarge() problem {
 }
 
 // read reads the whole body. A caller that sends slowly does not hold its place for long.
-func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Request) ([]byte, *problem) {
+func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Request, turn *readTurn) ([]byte, *problem) {
 	// Not every writer has deadlines; the ones of real connections do.
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.config.MaxBody))
+	turn.read()
+
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		out := r.tooLarge()
 

@@ -4,9 +4,12 @@
 package demand_test
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 
@@ -70,4 +73,63 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 
 	close(end)
 	all.Wait()
+}
+
+// Behind an ingress all senders have one address: slow ones are cut off there while others wait, by
+// our own word and not as if they had ended early.
+func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), "acme/"+own(t)
+	hook(t, namespace, "linux", repository, "s3cret", "linux")
+
+	// Two bodies of one address at a time: all of these would take five times what a webhook has.
+	const slow = 24
+
+	server := httptest.NewServer(receiverOf(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 }))
+	t.Cleanup(server.Close)
+
+	said := make(chan string, slow)
+
+	for range slow {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		t.Cleanup(func() { _ = conn.Close() })
+
+		if _, err := io.WriteString(conn, "POST /webhooks/github HTTP/1.1\r\nHost: operator\r\nContent-Type: application/json\r\n"+
+			"Content-Length: 100\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+
+		go func() {
+			line, _ := bufio.NewReader(conn).ReadString('\n')
+			said <- line
+		}()
+	}
+
+	given := post(body(repository, 8, "queued", "linux"), "s3cret")
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/webhooks/github", given.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header = given.Header
+
+	response, err := server.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+
+	if response.StatusCode != http.StatusAccepted {
+		t.Errorf("a verified webhook behind slow ones of its address: status %d", response.StatusCode)
+	}
+
+	if line := <-said; !strings.HasPrefix(line, "HTTP/1.1 503 ") {
+		t.Errorf("a slow one was answered with %q", line)
+	}
 }
