@@ -30,7 +30,7 @@ func move(t *testing.T, namespace string) {
 		t.Fatal(err)
 	}
 
-	mover := &demand.BatchReconciler{Client: env.Client, Platforms: platforms(), Log: slog.New(slog.DiscardHandler)}
+	mover := &demand.BatchReconciler{Client: operator, Platforms: platforms(), Log: slog.New(slog.DiscardHandler)}
 
 	for i := range batches.Items {
 		key := client.ObjectKeyFromObject(&batches.Items[i])
