@@ -21,6 +21,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
+// mover reads what the operator's cache holds, and deletes as the operator's account.
+type mover struct{ client.Client }
+
+func (mover) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
+	return operator.Delete(ctx, obj, opts...)
+}
+
 // move does the leader's work on the batches of a namespace.
 func move(t *testing.T, namespace string) {
 	t.Helper()
@@ -30,11 +37,11 @@ func move(t *testing.T, namespace string) {
 		t.Fatal(err)
 	}
 
-	mover := &demand.BatchReconciler{Client: operator, Platforms: platforms(), Log: slog.New(slog.DiscardHandler)}
+	batchMover := &demand.BatchReconciler{Client: mover{env.Client}, Platforms: platforms(), Log: slog.New(slog.DiscardHandler)}
 
 	for i := range batches.Items {
 		key := client.ObjectKeyFromObject(&batches.Items[i])
-		if _, err := mover.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+		if _, err := batchMover.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 			t.Fatal(err)
 		}
 	}
