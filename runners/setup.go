@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -169,13 +168,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	recorder := mgr.GetEventRecorder("hyperfleet")
 	runner := func(controller string) *step.Runner { return a.runner(mgr, controller, stepMetrics, recorder) }
 	woken := &trigger.Source{}
-	inbox := &report.Inbox{Wake: func(claim types.NamespacedName, waitsFor bool) {
-		if waitsFor {
-			woken.EnqueueFirst(claim)
-		} else {
-			woken.Enqueue(claim)
-		}
-	}}
+	inbox := &report.Inbox{Wake: woken.EnqueueFor}
 
 	secrets, err := a.secrets(mgr)
 	if err != nil {

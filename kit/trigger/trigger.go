@@ -49,14 +49,12 @@ func (s *Source) Started() bool {
 }
 
 // Enqueue asks for a pass over the named object. It does not block.
-func (s *Source) Enqueue(name types.NamespacedName) { s.enqueue(name, false) }
+func (s *Source) Enqueue(name types.NamespacedName) { s.EnqueueFor(name, false) }
 
-// EnqueueFirst asks for a pass that somebody waits for: it comes before those of others that are
-// due. The priority is this pass's: a controller that asks for another by its result says with
-// which.
-func (s *Source) EnqueueFirst(name types.NamespacedName) { s.enqueue(name, true) }
-
-func (s *Source) enqueue(name types.NamespacedName, urgent bool) {
+// EnqueueFor does as Enqueue. A pass that somebody waits for, which is urgent, comes before those
+// of others that are due. The priority is this pass's: a controller that asks for another by its
+// result says with which.
+func (s *Source) EnqueueFor(name types.NamespacedName, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -213,9 +213,9 @@ func (c *checker) ring(start, at *Kind, way []string) string {
 	}
 
 	for _, next := range required {
-		switch {
-		case next == nil:
-		case next == start:
+		switch next {
+		case nil:
+		case start:
 			return strings.Join(append(way, start.Kind), " -> ")
 		default:
 			if ring := c.ring(start, next, way); ring != "" {

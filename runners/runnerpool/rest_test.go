@@ -57,7 +57,9 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 		pass()
 
 		if pause == 0 {
-			if pass(); read.lists != 2 {
+			pass()
+
+			if read.lists != 2 {
 				t.Errorf("a look that took no time is followed by none: %d", read.lists)
 			}
 
@@ -70,7 +72,9 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 
 		w.clock.SetTime(w.clock.Now().Add(pause))
 
-		if pass(); read.lists != 2 {
+		pass()
+
+		if read.lists != 2 {
 			t.Errorf("after %s there were %d looks", pause, read.lists)
 		}
 	}

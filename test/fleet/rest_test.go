@@ -61,7 +61,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 	const (
 		faster = 60
 		calm   = 5 * time.Minute
-		rest   = 30 * time.Minute
+		quiet  = 30 * time.Minute
 	)
 
 	f := fleet.New(t, env, fleet.Options{Clock: conformance.FastClock(t, faster)})
@@ -81,7 +81,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 			return false, err.Error()
 		}
 
-		return pool.Status.ReadyReplicas == 1, fmt.Sprint(pool.Status.ReadyReplicas)
+		return pool.Status.ReadyReplicas == 1, fmt.Sprintf("%d are ready", pool.Status.ReadyReplicas)
 	})
 
 	time.Sleep(calm / faster)
@@ -90,7 +90,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 		t.Fatal("no write was seen: nothing can be told of")
 	}
 
-	time.Sleep(rest / faster)
+	time.Sleep(quiet / faster)
 
 	if at := seen.take(); len(at) > 0 {
 		t.Errorf("%d writes in half an hour at rest: %q", len(at), at)

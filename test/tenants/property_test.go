@@ -425,7 +425,7 @@ func (h *hostile) attack(seed int64) string {
 
 	corners := h.corners()
 	for i := range objectsOfTenant + len(corners) {
-		object := client.Object(nil)
+		var object client.Object
 		if i < len(corners) {
 			object = corners[i]
 		} else {

@@ -84,8 +84,9 @@ func (p *provider) explain(what string, err error) error {
 			Message: what + " waits: Buildkite's rate limit is spent",
 		}
 	case http.StatusUnauthorized:
-		return workload.Reject(ReasonCredentials, fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
-			"or not one of a cluster; put one of the cluster's page Agent Tokens into the Secret", got.quote()))
+		return workload.Reject(ReasonCredentials,
+			fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
+				"or not one of a cluster; put one of the cluster's page Agent Tokens into the Secret", got.quote()))
 	case http.StatusForbidden:
 		return workload.Reject(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization "+
 			"has as many stacks as it may have, or the token does not allow this address; remove stacks or ask Buildkite for more",

@@ -47,7 +47,8 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 func checkRequest(req workload.RunnerRequest) error {
 	switch {
 	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+		return workload.Reject(ReasonRequest,
+			fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
 	case req.Job == nil:
 		return workload.Reject(ReasonRequest, fmt.Sprintf("runner %s is for no job: an agent of Buildkite is made for one", req.Name))
 	case !isJobID(req.Job.ID):

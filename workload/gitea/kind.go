@@ -73,8 +73,9 @@ func (k kind) checkVersion(version string) error {
 			"Forgejo %s has no ephemeral runners and no handles of jobs: update it to %d or newer", version, leastForgejo))
 	case k == kindGitea && major == 1 && len(numbers) > 1:
 		if minor, err := strconv.Atoi(numbers[1]); err == nil && minor < leastGitea {
-			return workload.Reject(k.reason(reasonVersion), fmt.Sprintf("Gitea %s can't disable runners by its API: update it to 1.%d or newer",
-				version, leastGitea))
+			return workload.Reject(k.reason(reasonVersion),
+				fmt.Sprintf("Gitea %s can't disable runners by its API: update it to 1.%d or newer",
+					version, leastGitea))
 		}
 	}
 

@@ -289,7 +289,8 @@ func readScope(config *Settings) (scope, error) {
 		return scope{}, workload.Reject(ReasonConfig, "no scope is set: set owner and repository, organization or enterprise "+
 			"in bootstrap.config.github of the template or in the pool")
 	case !plain(where.owner):
-		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the name of an owner or organization at GitHub", where.owner))
+		return scope{}, workload.Reject(ReasonConfig,
+			fmt.Sprintf("%q is not the name of an owner or organization at GitHub", where.owner))
 	case where.repo != "" && !plain(where.repo):
 		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the name of a repository at GitHub", where.repo))
 	}
@@ -356,7 +357,8 @@ func gitHubApp(config *Settings) (*App, error) {
 	case config.App != nil && config.Token != "":
 		return nil, workload.Reject(ReasonConfig, "a GitHub App and a personal access token are both set: choose one")
 	case config.App == nil && strings.TrimSpace(config.Token) == "":
-		return nil, workload.Reject(ReasonCredentials, "no credentials: the Secret holds neither a GitHub App nor a personal access token")
+		return nil, workload.Reject(ReasonCredentials,
+			"no credentials: the Secret holds neither a GitHub App nor a personal access token")
 	case config.App == nil:
 		return nil, nil //nolint:nilnil // no App is an answer
 	case config.App.AppID == "" || config.App.InstallationID <= 0:

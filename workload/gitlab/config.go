@@ -108,9 +108,11 @@ func checkURL(address string) (string, error) {
 		return "", workload.Reject(ReasonConfig,
 			"the url in workload.config.gitlab is plain http, and the access token is sent there: use https")
 	case parsed.User != nil:
-		return "", workload.Reject(ReasonConfig, "the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
+		return "", workload.Reject(ReasonConfig,
+			"the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
 	case parsed.RawQuery != "" || parsed.Fragment != "":
-		return "", workload.Reject(ReasonConfig, "the url in workload.config.gitlab has a query: write one such as https://gitlab.example.com")
+		return "", workload.Reject(ReasonConfig,
+			"the url in workload.config.gitlab has a query: write one such as https://gitlab.example.com")
 	}
 
 	return strings.TrimSuffix(address, "/api/v4"), nil

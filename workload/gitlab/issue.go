@@ -68,8 +68,9 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 
 func checkRequest(req workload.RunnerRequest) error {
 	if !fits(req.Name) {
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters, or ends like an operator's mark",
-			req.Name, workload.MaxRunnerName))
+		return workload.Reject(ReasonRequest,
+			fmt.Sprintf("runner name %q is not of 1 to %d characters, or ends like an operator's mark",
+				req.Name, workload.MaxRunnerName))
 	}
 
 	if len(req.Labels) > maxTags {

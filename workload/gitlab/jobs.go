@@ -31,7 +31,8 @@ const (
 func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
 	number := workload.Number(id)
 	if !isProject(repository) || !plain(repository) || number <= 0 {
-		return workload.Job{}, workload.Reject(ReasonRequest, fmt.Sprintf("job %q of project %q is not one of GitLab's", id, repository))
+		return workload.Job{}, workload.Reject(ReasonRequest,
+			fmt.Sprintf("job %q of project %q is not one of GitLab's", id, repository))
 	}
 
 	if err := p.limit.spare("asking for a job"); err != nil {

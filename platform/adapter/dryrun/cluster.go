@@ -376,6 +376,7 @@ func merged(object, patch map[string]any) (map[string]any, error) {
 	}
 
 	out := map[string]any{}
+	err = json.Unmarshal(after, &out)
 
-	return out, json.Unmarshal(after, &out)
+	return out, err
 }
