@@ -73,7 +73,8 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 func checkRequest(req workload.RunnerRequest) error {
 	switch {
 	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+		return workload.Reject(ReasonRequest,
+			fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
 	case len(req.Labels) == 0 || len(req.Labels) > workload.MaxLabels:
 		return workload.Reject(ReasonRequest, fmt.Sprintf(
 			"runner %s has %d labels: GitHub takes 1 to %d; change workload.config.github.labels",

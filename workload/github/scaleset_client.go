@@ -131,7 +131,8 @@ func (s *service) explain(what string, err error) error {
 		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted by GitHub's Actions service%s: grant %s",
 			what, s.urls.scope, said, s.urls.scope.needs()))
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		return workload.Reject(ReasonScaleSet, fmt.Sprintf("%s of %s was refused by GitHub's Actions service%s", what, s.urls.scope, said))
+		return workload.Reject(ReasonScaleSet,
+			fmt.Sprintf("%s of %s was refused by GitHub's Actions service%s", what, s.urls.scope, said))
 	default:
 		return fmt.Errorf("%s at GitHub's Actions service: status %d %s%s", what, refused.status, refused.kind, said)
 	}

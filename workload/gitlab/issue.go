@@ -74,8 +74,9 @@ func checkRequest(req workload.RunnerRequest) error {
 	}
 
 	if len(req.Labels) > maxTags {
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner %s has %d tags: GitLab takes at most %d; change workload.config.gitlab.tags",
-			req.Name, len(req.Labels), maxTags))
+		return workload.Reject(ReasonRequest,
+			fmt.Sprintf("runner %s has %d tags: GitLab takes at most %d; change workload.config.gitlab.tags",
+				req.Name, len(req.Labels), maxTags))
 	}
 
 	if len(req.Labels) == 0 && !req.Untagged {
