@@ -16,6 +16,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,16 +95,23 @@ func (w *written) add(text []byte) error {
 // unapplied reads the Secrets that are not on any API server yet.
 type unapplied map[client.ObjectKey]*corev1.Secret
 
-// Get gives a Secret.
+// Get gives a Secret, or what is around it.
 func (u unapplied) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	secret, isSecret := into.(*corev1.Secret)
-	if found, ok := u[key]; ok && isSecret {
-		found.DeepCopyInto(secret)
-
-		return nil
+	found := u[key]
+	if found == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.String())
 	}
 
-	return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.String())
+	switch into := into.(type) {
+	case *corev1.Secret:
+		found.DeepCopyInto(into)
+	case *metav1.PartialObjectMetadata:
+		found.ObjectMeta.DeepCopyInto(&into.ObjectMeta)
+	default:
+		return fmt.Errorf("get Secret %s: it is no %T", key, into)
+	}
+
+	return nil
 }
 
 // List lists nothing.
