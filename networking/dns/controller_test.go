@@ -400,13 +400,7 @@ func TestNamesOfNamespaces(t *testing.T) {
 	s.says(s.claim(s.space, "vm1", "192.0.2.7"), metav1.ConditionTrue, ReasonRegistered)
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
 
-	limit := func(entry v1alpha1.NamespaceAccess) {
-		s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
-		s.cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{entry}
-		s.must(env.Client.Update(t.Context(), s.cluster))
-	}
-
-	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{"team-a." + forward}})
+	s.limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{"team-a." + forward}})
 
 	www := s.claim(s.space, "www", "192.0.2.8")
 	refused := s.says(www, metav1.ConditionFalse, tenancy.ReasonDomain)
@@ -417,7 +411,7 @@ func TestNamesOfNamespaces(t *testing.T) {
 
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
 
-	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{strings.ToUpper(forward)}})
+	s.limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{strings.ToUpper(forward)}})
 	s.says(www, metav1.ConditionTrue, ReasonRegistered)
 }
 

@@ -54,8 +54,14 @@ func TestNamesAreForTheClustersNamespaces(t *testing.T) {
 // allowNamespaces has the cluster be for these.
 func (s *site) allowNamespaces(names ...string) {
 	s.t.Helper()
+	s.limit(v1alpha1.NamespaceAccess{Names: names})
+}
+
+// limit has the cluster be for whom the entry names, and no other.
+func (s *site) limit(entry v1alpha1.NamespaceAccess) {
+	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
-	s.cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: names}}
+	s.cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{entry}
 	s.must(env.Client.Update(s.t.Context(), s.cluster))
 }
 

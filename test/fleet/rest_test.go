@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
@@ -24,22 +23,17 @@ type writes struct {
 	seen []string
 }
 
-// way gives a configuration on whose way writes are seen.
-func (w *writes) way(config *rest.Config) *rest.Config {
-	out := rest.CopyConfig(config)
-	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method != http.MethodGet {
-				w.mu.Lock()
-				w.seen = append(w.seen, r.Method+" "+r.URL.Path)
-				w.mu.Unlock()
-			}
+// watch sees what goes by.
+func (w *writes) watch(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet {
+			w.mu.Lock()
+			w.seen = append(w.seen, r.Method+" "+r.URL.Path)
+			w.mu.Unlock()
+		}
 
-			return next.RoundTrip(r)
-		})
+		return next.RoundTrip(r)
 	})
-
-	return out
 }
 
 // take gives what was seen since it was last asked.
@@ -65,9 +59,8 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 	)
 
 	f := fleet.New(t, env, fleet.Options{Clock: conformance.FastClock(t, faster)})
-	seen, way := &writes{}, *f.Env
-	way.Config = seen.way(f.Env.Config)
-	f.Env = &way
+	seen := &writes{}
+	f.Watch = seen.watch
 
 	pool := f.NewPool(2)
 	pool.Spec.Scaling.MinReplicas = 1
