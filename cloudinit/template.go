@@ -35,7 +35,7 @@ func expand(field, text string, vars *Vars, limit int) (string, error) {
 		return "", nil
 	}
 
-	tmpl, err := templates.Parse(templates.Plain, field, text,
+	tmpl, err := templates.Parse(field, text,
 		templates.Limits{Output: limit, Work: workPerByte * limit}, functions, nil)
 	if err != nil {
 		return "", expandError(field, err, limit)

@@ -49,7 +49,7 @@ func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
 func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 	t.Parallel()
 
-	parsed, err := Parse(Plain, "x", `{{range 50}}{{printf "%01d" 1}}{{end}}`, Limits{Output: 100, Work: 4000, Steps: 200},
+	parsed, err := Parse("x", `{{range 50}}{{printf "%01d" 1}}{{end}}`, Limits{Output: 100, Work: 4000, Steps: 200},
 		func(*Budget) template.FuncMap { return template.FuncMap{} }, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestExecutionsShareNothing(t *testing.T) {
 
 	text := `{{define "deep"}}{{if gt . 0}}{{template "deep" (less .)}}{{end}}{{end}}{{template "deep" .}}{{printf "%04d" .}}`
 
-	parsed, err := Parse(Plain, "x", text, Limits{Output: 100, Work: 5000, Steps: 400},
+	parsed, err := Parse("x", text, Limits{Output: 100, Work: 5000, Steps: 400},
 		func(*Budget) template.FuncMap { return template.FuncMap{"less": func(n int) int { return n - 1 }} }, nil)
 	if err != nil {
 		t.Fatal(err)

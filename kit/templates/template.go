@@ -30,7 +30,7 @@ type Functions func(*Budget) template.FuncMap
 
 // Template is a text with Go templates in it. It is safe for concurrent use.
 type Template struct {
-	engine    Engine
+	parsed    *template.Template
 	limits    Limits
 	functions Functions
 	// runs are copies that are not in use, each with functions on a budget of its own:
@@ -40,14 +40,15 @@ type Template struct {
 
 // run is a copy of a template for one execution at a time.
 type run struct {
-	template executor
+	template *template.Template
 	budget   *Budget
 }
 
-// Parse reads a text with one of the parsers. Each, which may be nil, is called with every
-// template of the text before counting is put into it. Errors are those of text/template, or a
-// *LimitError.
-func Parse(parser Parser, name, text string, limits Limits, functions Functions, each func(*parse.Tree)) (*Template, error) {
+// Parse reads a text; a key that a map does not have is an error when it is executed. Methods of
+// values are not called: a program that calls them by the names that a text has keeps all there
+// are (ADR 0057). Each, which may be nil, is called with every template of the text before
+// counting is put into it. Errors are those of text/template, or a *LimitError.
+func Parse(name, text string, limits Limits, functions Functions, each func(*parse.Tree)) (*Template, error) {
 	if strings.Count(text, "{{") > MaxActions {
 		return nil, &LimitError{Kind: Actions, Limit: MaxActions}
 	}
@@ -58,14 +59,18 @@ func Parse(parser Parser, name, text string, limits Limits, functions Functions,
 
 	out := &Template{limits: limits, functions: functions}
 
-	engine, err := parser(name, text, out.known())
+	parsed, err := template.New(name).Option("missingkey=error").Funcs(out.known()).Parse(text)
 	if err != nil {
 		return nil, err
 	}
 
-	for _, one := range engine.trees() {
+	for _, one := range parsed.Templates() {
+		if one.Tree == nil || one.Root == nil {
+			continue
+		}
+
 		if each != nil {
-			each(one)
+			each(one.Tree)
 		}
 
 		if err := count(one.Root); err != nil {
@@ -73,7 +78,7 @@ func Parse(parser Parser, name, text string, limits Limits, functions Functions,
 		}
 	}
 
-	out.engine = engine
+	out.parsed = parsed
 
 	return out, nil
 }
@@ -109,12 +114,12 @@ func (t *Template) take() (*run, error) {
 
 	budget := &Budget{limits: t.limits}
 
-	copied, err := t.engine.with(t.funcs(budget))
+	copied, err := t.parsed.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("copy template: %w", err)
 	}
 
-	return &run{template: copied, budget: budget}, nil
+	return &run{template: copied.Funcs(t.funcs(budget)), budget: budget}, nil
 }
 
 // known are the functions that authors can call.

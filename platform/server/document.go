@@ -5,11 +5,12 @@ package server
 
 import (
 	"encoding/json"
-	"html/template"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 )
 
 // rootPath is what is above the API's versions.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/template"
 
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"

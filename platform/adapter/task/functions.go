@@ -10,10 +10,10 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
 	"unicode"
 
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/templates"
@@ -90,6 +90,7 @@ func functions(clk clock.PassiveClock, budget *templates.Budget) template.FuncMa
 		piped + "replace": func(before, after, s any) (string, error) {
 			return replace(s, before, after)
 		},
+		piped + methodOf: method(budget),
 	}
 
 	// Go ranges over numbers as well, and a large one would take for ever.

@@ -85,6 +85,60 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+// TestMethodsOfTimes: what files of upstream's adapters may call, whose now is Go's time.
+func TestMethodsOfTimes(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]string{
+		`{{ now.Unix }} {{ .now.Unix }} {{ $t := now }}{{ $t.UnixMilli }}`:           "1778051289 1778051289 1778051289000",
+		`{{ now.UTC.Format "2006-01-02" }} {{ .now.UTC.Format "15:04" }}`:            "2026-05-06 07:08",
+		`{{ "2006" | now.Format }} {{ $t := now }}{{ $t.UTC.Format "06" }}`:          "2026 26",
+		`{{ now.String }} {{ now.UTC }}`:                                             "2026-05-06T07:08:09Z 2026-05-06 07:08:09 +0000 UTC",
+		`{{ (now.AddDate 0 1 -1).Format "2006-01-02" }}`:                             "2026-06-05",
+		`{{ (now.Add 3600000000000).Unix }} {{ (now.Add -1000000000).Format "05" }}`: "1778054889 08",
+		`{{ now.Truncate 60000000000 | date "15:04:05" }}`:                           "07:08:00",
+		`{{ now.Year }} {{ now.Month }} {{ now.Day }} {{ now.YearDay }}`:             "2026 May 6 126",
+		`{{ now.Hour }} {{ now.Minute }} {{ now.Second }} {{ now.Nanosecond }}`:      "7 8 9 0",
+		`{{ now.Weekday.String | lower }} {{ printf "%d" now.Month }}`:               "wednesday 5",
+		`{{ $a := now }}{{ (($a.Add 5400000000000).Sub now).Hours }}`:                "1.5",
+		`{{ if now.After now }}y{{ else }}n{{ end }} {{ now.Equal .now }}`:           "n true",
+		`{{ date now.UTC "2006" }} {{ with now }}{{ .Year }}{{ end }}`:               "2026 2026",
+		`{{ range .event.list }}{{ now.Year }}{{ . }} {{ end }}`:                     "2026p 2026q ",
+		`{{ .event.Named }} {{ with .event }}{{ .Named }}{{ .Deep.In.it }}{{ end }}`: "c cd",
+		`{{ define "at" }}{{ .Year }}{{ end }}{{ template "at" now }}`:               "2026",
+	}
+
+	known := vars()
+	known["event"] = map[string]any{"list": []any{"p", "q"}, "Named": "c", "Deep": map[string]any{"In": map[string]any{"it": "d"}}}
+
+	for text, want := range cases {
+		if got, err := render(t, text, known); err != nil || got != want {
+			t.Errorf("%s: %v, %v, want %s", text, got, err, want)
+		}
+	}
+
+	fail := map[string]string{
+		`{{ now.Nope }}`:                            "Nope",
+		`{{ now.Format }}`:                          "wrong number of args for Format: want 1 got 0",
+		`{{ now.Unix 1 }}`:                          "wrong number of args for Unix: want 0 got 1",
+		`{{ now.Format 1 }}`:                        "string",
+		`{{ now.AddDate "1" 2 3 }}`:                 "int",
+		`{{ with .event }}{{ .Nope }}{{ end }}`:     `map has no entry for key "Nope"`,
+		`{{ .event.Nope }}`:                         `map has no entry for key "Nope"`,
+		`{{ .event.Named.Nope }}`:                   "can't evaluate field Nope",
+		`{{ with .event.list }}{{ .Len }}{{ end }}`: "can't evaluate field Len",
+		`{{ (index .event.list 0).Up }}`:            "can't evaluate field Up",
+		`{{ .event.Named "x" }}`:                    "Named",
+		`{{ now.Format (printf "%01000000d" 1) }}`:  "more than 8388608 bytes of text",
+	}
+
+	for text, want := range fail {
+		if got, err := render(t, text, known); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
 func TestTemplatesFailAndHoldNoValue(t *testing.T) {
 	t.Parallel()
 

@@ -10,9 +10,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/template"
 	"text/template/parse"
 
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/templates"
@@ -57,7 +57,7 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	limits := templates.Limits{Output: maxRendered, Work: maxWork}
 	of := func(budget *templates.Budget) template.FuncMap { return functions(clk, budget) }
 
-	compiled, err := templates.Parse(withMethods, "", source, limits, of, func(one *parse.Tree) {
+	compiled, err := templates.Parse("", source, limits, of, func(one *parse.Tree) {
 		walk := walker{atRoot: one.Name == ""}
 		walk.node(one.Root)
 		out.uses = append(out.uses, walk.uses...)
@@ -70,13 +70,6 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	out.compiled = compiled
 
 	return out, nil
-}
-
-// withMethods has templates call the methods of values, as those of times.
-func withMethods(name, text string, functions template.FuncMap) (templates.Engine, error) {
-	parsed, err := template.New(name).Option("missingkey=error").Funcs(functions).Parse(text)
-
-	return templates.EngineOf(parsed, func(one *template.Template) *parse.Tree { return one.Tree }), err
 }
 
 var templatePlace = regexp.MustCompile(`^template: :(\d+)(?::\d+)?: `)
@@ -129,7 +122,8 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 }
 
 // walker finds the variables that a template names, puts functions that get their text
-// piped in right, and puts functions of ours after what is printed and ranged over.
+// piped in right, and puts functions of ours after what is printed and ranged over, and in the
+// place of methods.
 type walker struct {
 	// atRoot says whether the dot is what the template was called with: not so inside
 	// of range and with.
@@ -216,5 +210,7 @@ func (w *walker) pipe(in *parse.PipeNode) {
 
 			w.node(arg)
 		}
+
+		w.calls(command)
 	}
 }
