@@ -387,9 +387,11 @@ type MachineClaim struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the machine wanted.
+	// +structType=atomic
 	Spec MachineClaimSpec `json:"spec"`
 	// status is what was last seen.
 	// +optional
+	// +structType=atomic
 	Status MachineClaimStatus `json:"status,omitempty"`
 }
 

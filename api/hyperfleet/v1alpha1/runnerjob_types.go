@@ -192,9 +192,11 @@ type RunnerJob struct {
 	// spec is the forge's word.
 	// +kubebuilder:validation:XValidation:rule="self.platform == oldSelf.platform && self.id == oldSelf.id",message="platform and id of a RunnerJob cannot be changed: they say which job it is"
 	// +kubebuilder:validation:XValidation:rule="{'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[self.state] >= {'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[oldSelf.state]",message="the state of a RunnerJob never goes back: Waiting, Queued, Running, Completed"
+	// +structType=atomic
 	Spec RunnerJobSpec `json:"spec"`
 	// status is what became of the job here.
 	// +optional
+	// +structType=atomic
 	Status RunnerJobStatus `json:"status,omitempty"`
 }
 
