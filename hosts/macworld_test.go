@@ -119,7 +119,7 @@ func (w *macWorld) machine(name string, change func(*infrav1.ScalewayAppleSilico
 	object := &infrav1.ScalewayAppleSiliconMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
-			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
+			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
 		},
@@ -247,7 +247,7 @@ func TestMacThatWasPushedToIsReadAgain(t *testing.T) {
 	box := &infrav1.ScalewayAppleSiliconMachine{
 		ObjectMeta: metav1.ObjectMeta{Name: "box"},
 		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
-			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
+			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
 		},

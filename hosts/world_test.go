@@ -170,7 +170,7 @@ func (w *world) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
 	port, _ := strconv.ParseInt(portText, 10, 32)
 
 	spec := infrav1.LinuxMachineSpec{
-		FleetName: fleetName, Address: address, Port: int32(port), User: user,
+		FleetName: fleetName, Address: address, Port: int32(port), User: user, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 		SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 	}
 	change(&spec)

@@ -85,11 +85,11 @@ func (k *Kind) NewList() client.ObjectList { return &v1alpha1.ScalewayAppleSilic
 // FleetName is the machine's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return macOf(host).Spec.FleetName }
 
-// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network
-// and its addresses are its own.
+// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network,
+// its addresses and its key are its own.
 func (k *Kind) Like(host machine.Object) machine.Object {
 	out := &v1alpha1.ScalewayAppleSiliconMachine{Spec: *macOf(host).Spec.DeepCopy()}
-	out.Spec.PrivateNetworkVLAN, out.Spec.FallbackAddresses = 0, nil
+	out.Spec.PrivateNetworkVLAN, out.Spec.FallbackAddresses, out.Spec.SSHHostKey = 0, nil, ""
 
 	return out
 }
@@ -157,8 +157,12 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	return access, nil
 }
 
-// HostKey is not known beforehand: a Mac is ordered, and Scaleway's API does not tell its key.
-func (k *Kind) HostKey(machine.Object) string { return "" }
+// HostKeys is what the spec says: Scaleway's API tells no keys.
+func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
+	spec := macOf(host).Spec
+
+	return machine.HostKeysOf(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+}
 
 // NamesKubeconfig says whether the spec names one.
 func (k *Kind) NamesKubeconfig(host machine.Object) bool {

@@ -185,6 +185,7 @@ func (w *world) fleets() {
 		spec := infrav1.ScalewayAppleSiliconMachineSpec{
 			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHKeySecretRef: selector("key"),
 			KubeconfigSecretRef: selector("kubeconfig"), TailscaleAuthKeySecretRef: &tailnet, SSHPort: int32(w.site.port),
+			SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 		}
 		if i < adopted {
 			spec.AdoptPoolPrefix = poolPrefix
