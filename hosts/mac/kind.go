@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
@@ -46,6 +47,8 @@ type Options struct {
 	Clock clock.Clock
 	// Transport wraps the transport to Scaleway's API, such as for metrics. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Reach is how far calls go to an API that a Secret names. Nil: to public addresses.
+	Reach *httpbound.Reach
 }
 
 // Kind is machine.Kind for ScalewayAppleSiliconMachines.
@@ -269,7 +272,7 @@ func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachin
 
 	api, err := scaleway.New(scaleway.Config{
 		AccessKey: access.Reveal(), SecretKey: secret, ProjectID: project.Reveal(), Endpoint: endpoint.Reveal(),
-		Zone: mac.Spec.Zone, Transport: k.Transport, Clock: k.Clock,
+		Zone: mac.Spec.Zone, Network: k.Reach.Transport(), Transport: k.Transport, Clock: k.Clock,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", mac.Spec.CredentialsSecretRef.Name, err)
