@@ -213,12 +213,11 @@ func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 
 	unbounded := regexp.MustCompile(`http\.(DefaultTransport|DefaultClient|Get\(|Post\(|Head\(|PostForm\()`)
-	made := regexp.MustCompile(`http\.Transport\{|rest\.(HTTPClientFor|TransportFor)\(`)
+	made := regexp.MustCompile(`http\.Transport\{|(rest\.(HTTPClientFor|TransportFor)|cache\.New|metadata\.NewForConfig)\(`)
 	client := regexp.MustCompile(`http\.Client(\{[^}]*|\))`)
 	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity", "kit", "hypervisor"}
 	own := regexp.MustCompile(`^kit/(httpbound|kubeproc)/`)
-	// An adapter's cluster is named by its own configuration, as the operator's own API server is.
-	cluster := "platform/adapter/transport/kubernetes/client.go"
+	bounds := regexp.MustCompile(`(httpbound\.(Within|Transport)|kubeconfigs?\.Bound)\(|HTTPClient:`)
 
 	for _, file := range goFiles(t) {
 		if file.test() || !slices.Contains(product, file.folder()) {
@@ -229,8 +228,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			t.Errorf("%s: %s has no bounds: use kit/httpbound", file.path, found)
 		}
 
-		bounds := bytes.Contains(file.source, []byte("httpbound.Within(")) || bytes.Contains(file.source, []byte("httpbound.Transport("))
-		if found := made.Find(file.source); found != nil && !bounds && !own.MatchString(file.path) && file.path != cluster {
+		if found := made.Find(file.source); found != nil && !bounds.Match(file.source) && !own.MatchString(file.path) {
 			t.Errorf("%s: %s has no bounds: put kit/httpbound on it", file.path, found)
 		}
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -278,6 +279,25 @@ func TestScalewayKeysNameTheirServer(t *testing.T) {
 	allow("api.scaleway.com")
 	w.want(w.provision("a"), credential.ReasonServerNotAllowed)
 	w.servers(0)
+}
+
+// Who writes the Secret has the operator call public servers alone, unless an administrator lists
+// the server.
+func TestScalewayAtAPrivateAddress(t *testing.T) {
+	t.Parallel()
+
+	w := newMacWorld(t, sim.Options{})
+	w.machine("a", nil)
+
+	w.reach = nil
+	w.restart()
+	w.want(w.provision("a"), "ScalewayDenied")
+	w.servers(0)
+
+	message := meta.FindStatusCondition(w.get("a").Status.Conditions, infrav1.ConditionProvisioned).Message
+	if !strings.Contains(message, "127.0.0.1, which is not a public one") || len(w.sim.Keys()) > 0 {
+		t.Errorf("it has the keys %v, and the condition says %s", w.sim.Keys(), message)
+	}
 }
 
 // Twenty machines want the servers of a pool of twelve at once.

@@ -71,6 +71,7 @@ func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
 		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
 		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
 	}})
+	m.reach = reach(t, server.URL)
 	m.kubeconfig(env.Config)
 	m.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: macFleetName}, Spec: infrav1.HostFleetSpec{
 		HostKind: mac.Name, Rollout: rollout(1),
@@ -87,6 +88,7 @@ func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: infrav1.ScalewayAppleSiliconMachineSpec{
 				FleetName: macFleetName, CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHPort: int32(port),
+				SSHHostKeyChecking:  infrav1.HostKeyAcceptNew,
 				SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 				KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
 			},

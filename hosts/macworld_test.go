@@ -25,6 +25,7 @@ import (
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
@@ -38,6 +39,7 @@ type macWorld struct {
 	sim       *sim.Simulator
 	clock     *testclock.FakeClock
 	kind      *mac.Kind
+	reach     *httpbound.Reach
 }
 
 func newMacWorld(t *testing.T, opts sim.Options) *macWorld {
@@ -61,14 +63,27 @@ func newMacWorld(t *testing.T, opts sim.Options) *macWorld {
 	})
 	private, _ := machosttest.Key(t)
 	w.secret("hosts", map[string]string{"key": private.Reveal(), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
+	w.reach = reach(t, server.URL)
 	w.restart()
 
 	return w
 }
 
+// reach lists a server as an administrator does.
+func reach(t *testing.T, server string) *httpbound.Reach {
+	t.Helper()
+
+	out, err := httpbound.NewReach([]string{server}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
 // restart is an operator that was started anew.
 func (w *macWorld) restart() {
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: settled{w.clock}})
+	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: settled{w.clock}, Reach: w.reach})
 }
 
 // settled is a clock whose timers are over at once.
@@ -119,7 +134,7 @@ func (w *macWorld) machine(name string, change func(*infrav1.ScalewayAppleSilico
 	object := &infrav1.ScalewayAppleSiliconMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
-			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
+			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
 		},
@@ -247,7 +262,7 @@ func TestMacThatWasPushedToIsReadAgain(t *testing.T) {
 	box := &infrav1.ScalewayAppleSiliconMachine{
 		ObjectMeta: metav1.ObjectMeta{Name: "box"},
 		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
-			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
+			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
 		},

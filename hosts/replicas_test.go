@@ -13,6 +13,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -100,7 +101,7 @@ func (w *world) macFleet(spec infrav1.HostFleetSpec) {
 		ObjectMeta: metav1.ObjectMeta{Name: "box"},
 		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
 			FleetName: "macs", Type: "M2-M", PrivateNetworkVLAN: 7, CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
-			SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
+			SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 		},
 	})
 }
@@ -169,12 +170,20 @@ func TestFleetThatCannotHaveItsHosts(t *testing.T) {
 	w.start()
 	w.saysReplicas("False Paused: 1 host, want 2")
 
-	fleet := &infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "macs"}}
-	if err := env.Client.Patch(t.Context(), fleet, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"paused":false}}`))); err != nil {
-		t.Fatal(err)
+	patch := func(object client.Object, name, with string) {
+		object.SetNamespace(w.namespace)
+		object.SetName(name)
+
+		if err := env.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(with))); err != nil {
+			t.Fatal(err)
+		}
 	}
 
+	patch(&infrav1.HostFleet{}, "macs", `{"spec":{"paused":false}}`)
 	w.saysReplicas("False TemplateNotFound: 1 host, want 2: the fleet has no host other")
+	patch(&infrav1.ScalewayAppleSiliconMachine{}, "box", `{"spec":{"sshHostKeyChecking":null,"sshHostKey":"SHA256:`+strings.Repeat("k", 43)+`"}}`)
+	patch(&infrav1.HostFleet{}, "macs", `{"spec":{"templateHost":"box"}}`)
+	w.saysReplicas("False HostKeyUnknown: 1 host, want 2: nothing would say which key a new host has")
 
 	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
 		t.Error(diff)

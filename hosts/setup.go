@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -35,6 +36,8 @@ type Area struct {
 	Calls *metrics.Calls
 	// Transport wraps the transport to clouds; may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Reach is how far calls go to servers that Secrets of hosts name. Nil: to public addresses.
+	Reach *httpbound.Reach
 }
 
 // Setup adds the area's controllers to the manager. Each kind's hash is made here, once, out
@@ -117,7 +120,8 @@ func (a *Area) Kinds(live client.Reader) ([]machine.Kind, error) {
 	}
 
 	macs := mac.New(mac.Options{
-		Live: live, Secrets: machine.KubeSecrets{Reader: live}, Fleet: macFleet, Clock: a.Clock, Transport: a.Transport,
+		Live: live, Secrets: machine.KubeSecrets{Reader: live}, Fleet: macFleet, Clock: a.Clock,
+		Transport: a.Transport, Reach: a.Reach,
 	})
 
 	return []machine.Kind{linux.New(linuxFleet), macs}, nil

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/crypto/ssh"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/linux"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
@@ -87,25 +89,34 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 	}
 }
 
-// A host that does not show the key that its user knows is not logged in to.
+// A host is logged in to when it shows the key that its user knows, or a certificate by an authority
+// that its user knows; of one of which nothing is known, somebody has to say that its first key
+// counts.
 func TestKnownHostKeys(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 2, rollout(2))
+	w := newWorld(t, 5, rollout(5))
+	key := w.hosts["rack-00"].HostKey()
+	ours, others := w.certifies("rack-03"), w.certifies("rack-04")
 
-	for name, key := range map[string]string{"rack-00": w.hosts["rack-00"].HostKey(), "rack-01": w.hosts["rack-00"].HostKey()} {
-		m := w.get(name)
-		base := m.DeepCopy()
-		m.Spec.SSHHostKey = key
-
-		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
-			t.Fatal(err)
-		}
+	for name, change := range map[string]func(*infrav1.LinuxMachineSpec){
+		"rack-00": func(s *infrav1.LinuxMachineSpec) { s.SSHHostKey, s.SSHHostKeyChecking = key, "" },
+		"rack-01": func(s *infrav1.LinuxMachineSpec) { s.SSHHostKey = key },
+		"rack-02": func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = infrav1.HostKeyStrict },
+		"rack-03": func(s *infrav1.LinuxMachineSpec) {
+			s.SSHHostCertAuthorities, s.SSHHostKeyChecking = []infrav1.SSHCertAuthority{others, ours}, ""
+		},
+		"rack-04": func(s *infrav1.LinuxMachineSpec) { s.SSHHostCertAuthorities = []infrav1.SSHCertAuthority{ours} },
+	} {
+		w.patch(name, change)
 	}
 
 	w.start()
 
-	for name, reason := range map[string]string{"rack-00": "Known", "rack-01": infrav1.FailureHostKeyChanged} {
+	for name, reason := range map[string]string{
+		"rack-00": "Known", "rack-01": infrav1.FailureHostKeyChanged, "rack-02": infrav1.ReasonHostKeyUnknown,
+		"rack-03": "Certified", "rack-04": "HostCertificateRefused",
+	} {
 		w.eventually(name, func() string {
 			m := w.get(name)
 			if !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, reason) {
@@ -116,8 +127,73 @@ func TestKnownHostKeys(t *testing.T) {
 		})
 	}
 
-	if logins := w.hosts["rack-01"].Logins(); logins > 0 {
-		t.Errorf("%d logins at a host of another key", logins)
+	w.eventually("hosts that are known have their first boot", func() string {
+		if a, b := w.get("rack-00"), w.get("rack-03"); !a.Status.Bootstrapped || !b.Status.Bootstrapped {
+			return fmt.Sprintf("%+v; %+v", a.Status, b.Status)
+		}
+
+		return ""
+	})
+
+	for _, name := range []string{"rack-01", "rack-02", "rack-04"} {
+		if logins := w.hosts[name].Logins(); logins > 0 || w.get(name).Status.SSHHostKey != "" {
+			t.Errorf("%s: %d logins at a host that is not known", name, logins)
+		}
+	}
+
+	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = infrav1.HostKeyAcceptNew })
+	w.eventually("its first key counts now", func() string {
+		m := w.get("rack-02")
+		if !m.Status.Bootstrapped || !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, "TrustedOnFirstUse") {
+			return fmt.Sprintf("%+v", m.Status)
+		}
+
+		return ""
+	})
+
+	// Its key is on record: whatever is said of unknown ones is not about it.
+	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = "" })
+	w.restart("agent two")
+	w.eventually("it goes on", func() string {
+		if m := w.get("rack-02"); m.Status.ObservedGeneration != m.Generation || m.Status.HostConfigHash != linux.New(w.plan()).Hash() {
+			return fmt.Sprintf("%+v", m.Status)
+		}
+
+		return ""
+	})
+}
+
+// certifies has a new authority certify a host, and gives its public key.
+func (w *world) certifies(name string) infrav1.SSHCertAuthority {
+	w.t.Helper()
+
+	private, line, err := machost.NewKey()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	signer, err := ssh.ParsePrivateKey([]byte(private))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	if err := w.hosts[name].Certify(signer, nil); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return infrav1.SSHCertAuthority(strings.TrimSpace(line))
+}
+
+// patch changes what a host's object says.
+func (w *world) patch(name string, change func(*infrav1.LinuxMachineSpec)) {
+	w.t.Helper()
+
+	m := w.get(name)
+	base := m.DeepCopy()
+	change(&m.Spec)
+
+	if err := env.Client.Patch(w.t.Context(), m, client.MergeFrom(base)); err != nil {
+		w.t.Fatal(err)
 	}
 }
 
@@ -141,13 +217,7 @@ func TestSecretsNameTheirHosts(t *testing.T) {
 		"rack-01": func(s *infrav1.LinuxMachineSpec) { s.SSHKeySecretRef.Name = "key" },
 		"rack-02": func(s *infrav1.LinuxMachineSpec) { s.KubeconfigSecretRef.Name = "elsewhere" },
 	} {
-		m := w.get(name)
-		base := m.DeepCopy()
-		change(&m.Spec)
-
-		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
-			t.Fatal(err)
-		}
+		w.patch(name, change)
 	}
 
 	w.start()
@@ -191,13 +261,7 @@ func TestTroubleHasAName(t *testing.T) {
 	}
 
 	for name, ref := range map[string]infrav1.LocalSecretKeySelector{"rack-00": {Name: "hosts", Key: "kubeconfig"}, "rack-02": {Name: "none", Key: "key"}} {
-		m := w.get(name)
-		base := m.DeepCopy()
-		m.Spec.SSHKeySecretRef = ref
-
-		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
-			t.Fatal(err)
-		}
+		w.patch(name, func(s *infrav1.LinuxMachineSpec) { s.SSHKeySecretRef = ref })
 	}
 
 	w.start()
@@ -233,13 +297,9 @@ func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 
 	at := w.hosts[name].Address()
 	move := func(address string) {
-		m := w.get(name)
-		base := m.DeepCopy()
-		m.Spec.Address, m.Spec.FallbackAddresses = address, []string{"127.0.0.8", "127.0.0.1"}
-
-		if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
-			t.Fatal(err)
-		}
+		w.patch(name, func(s *infrav1.LinuxMachineSpec) {
+			s.Address, s.FallbackAddresses = address, []string{"127.0.0.8", "127.0.0.1"}
+		})
 	}
 
 	move("127.0.0.9")

@@ -29,6 +29,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
@@ -64,7 +65,9 @@ type world struct {
 	key, authorized string
 	hosts           map[string]*machost.Host
 	registry        *prometheus.Registry
-	stop            func()
+	// reach is how far calls to clouds go.
+	reach *httpbound.Reach
+	stop  func()
 
 	mu sync.Mutex
 	// busy counts, by host, the scripts that run and are no probes; most is the highest
@@ -170,7 +173,7 @@ func (w *world) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
 	port, _ := strconv.ParseInt(portText, 10, 32)
 
 	spec := infrav1.LinuxMachineSpec{
-		FleetName: fleetName, Address: address, Port: int32(port), User: user,
+		FleetName: fleetName, Address: address, Port: int32(port), User: user, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 		SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 	}
 	change(&spec)
@@ -251,7 +254,7 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 
-	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: clock.RealClock{}, Calls: calls}
+	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: clock.RealClock{}, Calls: calls, Reach: w.reach}
 	w.stop = env.Manage(w.t, w.namespace, area.Setup)
 }
 

@@ -101,6 +101,8 @@ type Clients struct {
 type HyperFleetAPI struct {
 	// BaseURL without the path, for example http://hyperfleet-api:8000. Required.
 	BaseURL string `yaml:"base_url"`
+	// CAFile for https, where the system does not know who has signed the API's certificate.
+	CAFile string `yaml:"ca_file"`
 	// Version of the API. Default: v1.
 	Version string `yaml:"version"`
 	// Timeout of one try. Default: 10s.

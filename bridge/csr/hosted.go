@@ -113,6 +113,8 @@ func (f *fleet) open(bridge types.NamespacedName, config *rest.Config) (*hosted,
 		config.Wrap(f.transport)
 	}
 
+	kubeconfigs.Bound(config)
+
 	calls := rest.CopyConfig(config)
 	calls.Timeout = callTimeout
 

@@ -211,6 +211,14 @@ func (s *scope) order(ctx context.Context, template machine.Object, taken map[st
 		return next, nil
 	}
 
+	if keys := s.kind.HostKeys(host); keys.Empty() && !keys.AcceptNew {
+		next.reason, next.again = v1alpha1.ReasonHostKeyUnknown, 0
+		next.message += fmt.Sprintf(": nothing would say which key a new host has: set spec.sshHostKeyChecking: AcceptNew or "+
+			"spec.sshHostCertAuthorities of %s, which new ones are made like", template.GetName())
+
+		return next, nil
+	}
+
 	number := 1
 	for taken[s.fleet.Name+"-"+strconv.Itoa(number)] {
 		number++

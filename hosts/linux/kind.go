@@ -113,8 +113,12 @@ func addressesOf(m *v1alpha1.LinuxMachine) machine.Access {
 	}
 }
 
-// HostKey is the one that the user knows.
-func (k *Kind) HostKey(host machine.Object) string { return linuxOf(host).Spec.SSHHostKey }
+// HostKeys is what the spec says.
+func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
+	spec := linuxOf(host).Spec
+
+	return machine.HostKeysOf(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+}
 
 // NamesKubeconfig says whether the spec names one.
 func (k *Kind) NamesKubeconfig(host machine.Object) bool {

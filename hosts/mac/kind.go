@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
@@ -46,6 +47,8 @@ type Options struct {
 	Clock clock.Clock
 	// Transport wraps the transport to Scaleway's API, such as for metrics. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
+	// Reach is how far calls go to an API that a Secret names. Nil: to public addresses.
+	Reach *httpbound.Reach
 }
 
 // Kind is machine.Kind for ScalewayAppleSiliconMachines.
@@ -85,11 +88,11 @@ func (k *Kind) NewList() client.ObjectList { return &v1alpha1.ScalewayAppleSilic
 // FleetName is the machine's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return macOf(host).Spec.FleetName }
 
-// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network
-// and its addresses are its own.
+// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network,
+// its addresses and its key are its own.
 func (k *Kind) Like(host machine.Object) machine.Object {
 	out := &v1alpha1.ScalewayAppleSiliconMachine{Spec: *macOf(host).Spec.DeepCopy()}
-	out.Spec.PrivateNetworkVLAN, out.Spec.FallbackAddresses = 0, nil
+	out.Spec.PrivateNetworkVLAN, out.Spec.FallbackAddresses, out.Spec.SSHHostKey = 0, nil, ""
 
 	return out
 }
@@ -157,8 +160,12 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	return access, nil
 }
 
-// HostKey is not known beforehand: a Mac is ordered, and Scaleway's API does not tell its key.
-func (k *Kind) HostKey(machine.Object) string { return "" }
+// HostKeys is what the spec says: Scaleway's API tells no keys.
+func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
+	spec := macOf(host).Spec
+
+	return machine.HostKeysOf(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+}
 
 // NamesKubeconfig says whether the spec names one.
 func (k *Kind) NamesKubeconfig(host machine.Object) bool {
@@ -265,7 +272,7 @@ func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachin
 
 	api, err := scaleway.New(scaleway.Config{
 		AccessKey: access.Reveal(), SecretKey: secret, ProjectID: project.Reveal(), Endpoint: endpoint.Reveal(),
-		Zone: mac.Spec.Zone, Transport: k.Transport, Clock: k.Clock,
+		Zone: mac.Spec.Zone, Network: k.Reach.Transport(), Transport: k.Transport, Clock: k.Clock,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", mac.Spec.CredentialsSecretRef.Name, err)

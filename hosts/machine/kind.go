@@ -12,6 +12,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -41,6 +42,8 @@ type Catalog interface {
 	NewList() client.ObjectList
 	// FleetName is the HostFleet of the object, in its namespace.
 	FleetName(host Object) string
+	// HostKeys is what the host's spec says of its key.
+	HostKeys(host Object) HostKeys
 	// Like gives a new host that is made as another one; nil for kinds whose hosts nobody orders.
 	Like(host Object) Object
 	// Hash is the digest of the configuration of all hosts of the kind: computed once, when
@@ -52,9 +55,6 @@ type Catalog interface {
 type Contents interface {
 	// Access says how the host is reached. Errors have a class (kit/errclass).
 	Access(ctx context.Context, secrets Secrets, host Object) (Access, error)
-	// HostKey is the fingerprint that the host has to show; empty where the first one that it
-	// shows is taken.
-	HostKey(host Object) string
 	// NamesKubeconfig says whether the host's spec names what it joins its cluster with.
 	NamesKubeconfig(host Object) bool
 	// Plan renders what the host should have, given how it is reached. Errors have a class.
@@ -89,6 +89,33 @@ type Secrets interface {
 	// class Configuration and name the Secret and the fix, except where the API server did
 	// not answer.
 	Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, to credential.Sent) (log.Secret, error)
+}
+
+// HostKeys is what a host's spec says of its key.
+type HostKeys struct {
+	ssh.Trust
+
+	// AcceptNew trusts the key that the host shows first, where the spec tells of none.
+	AcceptNew bool
+}
+
+// HostKeysOf gives what the three fields of a spec say.
+func HostKeysOf(key string, authorities []v1alpha1.SSHCertAuthority, checking v1alpha1.SSHHostKeyChecking) HostKeys {
+	out := HostKeys{Trust: ssh.Trust{HostKey: key}, AcceptNew: checking == v1alpha1.HostKeyAcceptNew}
+	for _, authority := range authorities {
+		out.CertAuthorities = append(out.CertAuthorities, string(authority))
+	}
+
+	return out
+}
+
+// Or is what the host has to show, where this key of its is on record.
+func (k HostKeys) Or(recorded string) ssh.Trust {
+	if k.Empty() {
+		return ssh.Trust{HostKey: recorded}
+	}
+
+	return k.Trust
 }
 
 // Access is how a host is reached.

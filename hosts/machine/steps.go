@@ -4,7 +4,6 @@
 package machine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,14 +144,16 @@ func provision(ctx context.Context, s *scope) step.Result { return s.Kind.Provis
 
 // pin sees the host's key before anything is sent to it, and puts it on record.
 func pin(ctx context.Context, s *scope) step.Result {
-	known := s.Kind.HostKey(s.obj)
+	known := s.Kind.HostKeys(s.obj)
 
-	switch {
-	case s.status.SSHHostKey == "":
-	case known == "":
-		return step.Done().WithReason("TrustedOnFirstUse", "the key is the first one that the host has shown: "+s.status.SSHHostKey)
-	case known == s.status.SSHHostKey:
+	switch recorded := s.status.SSHHostKey; {
+	case recorded == "":
+	case recorded == known.HostKey:
 		return step.Done().WithReason("Known", "the key is that of spec.sshHostKey")
+	case len(known.CertAuthorities) > 0:
+		return step.Done().WithReason("Certified", "the host has to show a certificate by spec.sshHostCertAuthorities at each login")
+	case known.HostKey == "":
+		return step.Done().WithReason("TrustedOnFirstUse", "the key is the first one that the host has shown: "+recorded)
 	default:
 		s.status.SSHHostKey = "" // spec.sshHostKey was set since, or changed
 	}
@@ -160,6 +161,11 @@ func pin(ctx context.Context, s *scope) step.Result {
 	if s.status.FailureReason == v1alpha1.FailureHostKeyChanged {
 		return step.Stall(s.status.FailureReason, s.status.FailureMessage+
 			": correct spec.sshHostKey, and then clear status.failureReason")
+	}
+
+	if known.Empty() && !known.AcceptNew {
+		return step.Stall(v1alpha1.ReasonHostKeyUnknown, "nothing says which key the host has: set spec.sshHostKey or "+
+			"spec.sshHostCertAuthorities, or spec.sshHostKeyChecking: AcceptNew to trust the first one that it shows")
 	}
 
 	if s.running() != "" {
@@ -433,7 +439,7 @@ func (s *scope) begin(ctx context.Context, work job) step.Result {
 
 	work.target = ssh.Target{
 		Name: s.obj.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
-		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(s.Kind.HostKey(s.obj), s.status.SSHHostKey),
+		PrivateKey: access.PrivateKey, Password: access.Password, Trust: s.Kind.HostKeys(s.obj).Or(s.status.SSHHostKey),
 	}
 	work.hash, work.refuses, work.has = s.hash, s.desired().Target(), digests(s.status.Parts)
 	work.enqueue = s.done.For(client.ObjectKeyFromObject(s.obj))

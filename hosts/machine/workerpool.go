@@ -209,6 +209,12 @@ func (p *WorkerPool) do(ctx context.Context, work job) outcome {
 }
 
 func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
+	if work.what == drift.Greet && work.target.Empty() {
+		out.HostKey, out.Err = p.dialer.HostKey(ctx, work.target)
+
+		return
+	}
+
 	conn, err := p.dialer.Dial(ctx, work.target)
 	if err != nil {
 		out.HostKey, out.Err = ssh.HostKeyOf(err), err

@@ -151,7 +151,9 @@ func reach(t *testing.T, options machost.Options) (*machost.Host, ssh.Target) {
 	options.AuthorizedKeys, options.Password = []string{line}, userPassword
 	host := machosttest.Start(t, options)
 
-	return host, ssh.Target{Name: options.Name, Address: host.Address(), User: "m1", PrivateKey: private}
+	return host, ssh.Target{
+		Name: options.Name, Address: host.Address(), User: "m1", PrivateKey: private, Trust: ssh.Trust{HostKey: host.HostKey()},
+	}
 }
 
 func dial(t *testing.T, target ssh.Target) *ssh.Conn {

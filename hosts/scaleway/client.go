@@ -49,7 +49,9 @@ type Config struct {
 	Zone string
 	// Endpoint without a path. Default: Scaleway's.
 	Endpoint string
-	// Transport wraps the transport, such as for metrics. May be nil.
+	// Network is the transport of the connections. Required.
+	Network http.RoundTripper
+	// Transport wraps it, such as for metrics. May be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
 	// Timeout of one call, all its tries together. Default: 30 s.
 	Timeout time.Duration
@@ -86,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, &Error{Kind: Denied, Message: "use Scaleway's API: " + err.Error()}
 	}
 
-	transport := httpbound.Shared()
+	transport := cfg.Network
 	if cfg.Transport != nil {
 		transport = cfg.Transport(transport)
 	}
@@ -149,7 +151,7 @@ func (cfg Config) check() error {
 	}
 
 	u, err := url.Parse(cfg.Endpoint)
-	if err != nil || u.Host == "" || u.User != nil || u.Path != "" || u.Scheme != "https" && u.Scheme != "http" {
+	if err != nil || u.User != nil || u.Path != "" || !httpbound.Safe(u) {
 		errs = append(errs, errors.New("the endpoint must be a URL such as "+Endpoint+", without path and user"))
 	}
 

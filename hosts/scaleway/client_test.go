@@ -19,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
@@ -63,6 +64,7 @@ func config(endpoint string) scaleway.Config {
 	return scaleway.Config{
 		AccessKey: sim.DefaultAccessKey, SecretKey: log.NewSecret(sim.DefaultSecretKey), ProjectID: sim.DefaultProject,
 		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instant{},
+		Network: httpbound.Shared(),
 	}
 }
 
@@ -332,6 +334,12 @@ func TestBadSettingsAreToldWithoutTheSecret(t *testing.T) {
 	_, err := scaleway.New(cfg)
 	if !scaleway.Is(err, scaleway.Denied) || strings.Contains(err.Error(), secret) {
 		t.Fatalf("%v", err)
+	}
+
+	for _, endpoint := range []string{"http://api.example.com", "http://169.254.169.254"} {
+		if _, err := scaleway.New(config(endpoint)); !scaleway.Is(err, scaleway.Denied) {
+			t.Errorf("%s is called without TLS: %v", endpoint, err)
+		}
 	}
 
 	for _, word := range []string{"access key", "secret key", "project", "zone", "endpoint"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/scaleway/scaleway-sdk-go/scw"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 // Kind says what a caller does about an error.
@@ -103,6 +104,10 @@ func fix(kind Kind) string {
 func (c *Client) failure(verb string, err error) error {
 	if err == nil {
 		return nil
+	}
+
+	if private, ok := errors.AsType[*httpbound.AddressError](err); ok {
+		return &Error{Kind: Denied, Message: verb + ": SCW_API_URL is not called: " + private.Error(), cause: private}
 	}
 
 	kind, cause := kindOf(err), c.redact.Cause(err)

@@ -34,7 +34,7 @@ type Target struct {
 	// Name of the host in messages; empty for its address.
 	Name string
 	// Address is host:port, and Fallbacks are tried after it, in their order, where nobody answers
-	// there; only with a HostKey, which tells that it is the same host.
+	// there.
 	Address   string
 	Fallbacks []string
 	// User to log in as. Any but root has to be able to become root with sudo, without a
@@ -44,9 +44,8 @@ type Target struct {
 	// first.
 	Password   log.Secret
 	PrivateKey log.Secret
-	// HostKey is the pinned fingerprint, as [Conn.HostKey] gives it; empty on first use,
-	// when any key is taken.
-	HostKey string
+	// Trust says which key the host has to show. Without any nobody logs in.
+	Trust
 }
 
 func (t Target) name() string { return cmp.Or(t.Name, t.Address) }
@@ -86,6 +85,10 @@ func New(options Options) *Dialer {
 func (d *Dialer) Dial(ctx context.Context, target Target) (*Conn, error) {
 	auth, err := authOf(target)
 	if err != nil {
+		return nil, fault(Misconfigured, err, "connect to "+target.name())
+	}
+
+	if target.authorities, err = target.parse(); err != nil {
 		return nil, fault(Misconfigured, err, "connect to "+target.name())
 	}
 
@@ -143,8 +146,6 @@ func authOf(target Target) ([]cryptossh.AuthMethod, error) {
 		return nil, errors.New("there is neither a password nor a private key: name one in the host's secret")
 	case target.User == "":
 		return nil, errors.New("there is no user to log in as")
-	case target.HostKey != "" && !strings.HasPrefix(target.HostKey, "SHA256:"):
-		return nil, fmt.Errorf("pinned host key %q: must be SHA256: and a fingerprint, as ssh-keygen -l prints it", target.HostKey)
 	default:
 		return methods, nil
 	}
@@ -171,9 +172,6 @@ func asked(password log.Secret) cryptossh.AuthMethod {
 // another one at another address of its is none of it.
 func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthMethod) (*Conn, error) {
 	conn, err := d.reach(ctx, target, auth, dialTries)
-	if target.HostKey == "" {
-		return conn, err
-	}
 
 	for _, address := range target.Fallbacks {
 		if KindOf(err) != Unreachable || ctx.Err() != nil {
@@ -184,7 +182,7 @@ func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthM
 		other.Address = address
 
 		conn, otherErr := d.reach(ctx, other, auth, 1)
-		if kind := KindOf(otherErr); kind != Unreachable && kind != HostKeyChanged {
+		if kind := KindOf(otherErr); kind != Unreachable && kind != HostKeyChanged && kind != HostCertificateRefused {
 			return conn, otherErr
 		}
 
@@ -196,24 +194,24 @@ func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthM
 
 // reach tries one address so many times.
 func (d *Dialer) reach(ctx context.Context, target Target, auth []cryptossh.AuthMethod, tries int) (*Conn, error) {
+	raw, err := d.connect(ctx, target, tries)
+	if err != nil {
+		return nil, err
+	}
+
+	return d.handshake(ctx, target, auth, raw)
+}
+
+func (d *Dialer) connect(ctx context.Context, target Target, tries int) (net.Conn, error) {
 	for try := 1; ; try++ {
 		raw, err := (&net.Dialer{Timeout: d.DialTimeout}).DialContext(ctx, "tcp", target.Address)
 		if err == nil {
-			return d.handshake(ctx, target, auth, raw)
+			return raw, nil
 		}
 
 		if try == tries || ctx.Err() != nil || retry.Pause(ctx, d.Clock, dialPause) != nil {
 			return nil, fault(Unreachable, err, "connect to "+target.name())
 		}
-	}
-}
-
-// hostKeyAlgorithms in one order for good: a host with several keys always shows the same.
-func hostKeyAlgorithms() []string {
-	return []string{
-		cryptossh.KeyAlgoED25519,
-		cryptossh.KeyAlgoECDSA256, cryptossh.KeyAlgoECDSA384, cryptossh.KeyAlgoECDSA521,
-		cryptossh.KeyAlgoRSASHA512, cryptossh.KeyAlgoRSASHA256,
 	}
 }
 
@@ -226,16 +224,13 @@ func (d *Dialer) handshake(
 	// The library knows no contexts: closing is what it hears.
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 
-	shown, changed := "", false
+	shown, refusal := "", error(nil)
 	config := &cryptossh.ClientConfig{
-		User: target.User, Auth: auth, HostKeyAlgorithms: hostKeyAlgorithms(),
-		HostKeyCallback: func(_ string, _ net.Addr, key cryptossh.PublicKey) error {
-			shown = cryptossh.FingerprintSHA256(key)
-			if changed = target.HostKey != "" && shown != target.HostKey; changed {
-				return ErrHostKeyChanged
-			}
+		User: target.User, Auth: auth, HostKeyAlgorithms: target.algorithms(),
+		HostKeyCallback: func(address string, _ net.Addr, key cryptossh.PublicKey) error {
+			shown, refusal = fingerprint(key), target.check(address, key, d.Clock.Now())
 
-			return nil
+			return refusal
 		},
 	}
 
@@ -246,18 +241,18 @@ func (d *Dialer) handshake(
 
 	_ = raw.Close()
 
-	return nil, &presented{hostKey: shown, error: d.refusal(ctx, target, shown, changed, err)}
+	if refusal != nil {
+		return nil, target.untrusted(shown, refusal) // its key is nobody's to pin
+	}
+
+	return nil, &presented{hostKey: shown, error: d.refusal(ctx, target, err)}
 }
 
-// refusal sorts what went wrong between connecting and being in.
-func (d *Dialer) refusal(ctx context.Context, target Target, shown string, changed bool, err error) *Error {
+// refusal sorts what went wrong between connecting and being in, but for the host's key.
+func (d *Dialer) refusal(ctx context.Context, target Target, err error) *Error {
 	name := target.name()
 
 	switch {
-	case changed:
-		return fault(HostKeyChanged, ErrHostKeyChanged, fmt.Sprintf(
-			"%s shows the key %s in place of %s: if it was installed anew, remove the pinned key; nothing was sent to it",
-			name, shown, target.HostKey))
 	case err != nil && refused(err.Error()):
 		return fault(AuthRefused, nil, fmt.Sprintf(
 			"%s does not let %s in: check the user, the password and the key in the host's secret", name, target.User))

@@ -6,7 +6,7 @@
 //	Dialer ── Dial(Target) ──► Conn ── Run(Script) ──► Output, or an Error that says
 //	             │                        │             whether the host or the script is at fault
 //	             └ host key: pinned,      └ sudo, bash -s: the script on standard input,
-//	               or told on first use     nothing but a label and a time in arguments
+//	               or certified             nothing but a label and a time in arguments
 //
 // A script runs under a guard (guard.sh) that ends it with all that it has started when
 // its time is up, whether or not the connection is still there, and that ends what an

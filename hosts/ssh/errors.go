@@ -22,6 +22,9 @@ const (
 	AuthRefused Kind = "AuthRefused"
 	// HostKeyChanged is another key than the pinned one: another host, or somebody between.
 	HostKeyChanged Kind = "HostKeyChanged"
+	// HostCertificateRefused is a host without a certificate that holds for it: it, or its authority,
+	// may bring another one.
+	HostCertificateRefused Kind = "HostCertificateRefused"
 	// SudoRefused is a user who may not become root.
 	SudoRefused Kind = "SudoRefused"
 	// Rejected is a script that ended with an error.
@@ -48,7 +51,7 @@ func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 // Class gives the class of an error of this package, which is that of its kind.
 func Class(err error) errclass.Class {
 	switch KindOf(err) {
-	case AuthRefused, HostKeyChanged, SudoRefused, Misconfigured:
+	case AuthRefused, HostKeyChanged, HostCertificateRefused, SudoRefused, Misconfigured:
 		return errclass.Configuration
 	case Rejected, NotKept:
 		return errclass.Permanent
@@ -72,9 +75,8 @@ type presented struct {
 
 func (p *presented) Unwrap() error { return p.error }
 
-// HostKeyOf gives the fingerprint of the key that a host had shown before Dial failed, so
-// that it can be pinned all the same; empty if the host did not get that far. Never pin it
-// from an error of kind HostKeyChanged.
+// HostKeyOf gives the fingerprint of the key that a host had shown, and that was trusted, before
+// Dial failed; empty if the host did not get that far.
 func HostKeyOf(err error) string {
 	if p, ok := errors.AsType[*presented](err); ok {
 		return p.hostKey

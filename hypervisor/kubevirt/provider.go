@@ -23,15 +23,13 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
 	// callTimeout bounds one call to the API server, with its repetitions.
-	callTimeout = 30 * time.Second
-	// maxAnswer is the most bytes of one answer that is no watch: a list of ten thousand machines has some hundred million.
-	maxAnswer    = 128 << 20
+	callTimeout  = 30 * time.Second
 	defaultIDMin = 100000
 	defaultIDMax = 199999
 	// defaultNamespace is where machines are made if nothing is said.
@@ -141,20 +139,9 @@ func (p *Provider) connect() error {
 		p.rest.Wrap(p.options.Transport)
 	}
 
-	watches := func(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
-
+	kubeconfig.Bound(p.rest)
 	p.rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		bounded := httpbound.Within(next, maxAnswer)
-		// A watch has no end; client-go bounds each of its events.
-		once := retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if watches(r) {
-				return next.RoundTrip(r)
-			}
-
-			return bounded.RoundTrip(r)
-		})
-
-		return retry.Transport(once, p.clock, func(r *http.Request) bool { return r.Method == http.MethodGet && !watches(r) })
+		return retry.Transport(next, p.clock, func(r *http.Request) bool { return r.Method == http.MethodGet && !kubeconfig.Watches(r) })
 	})
 
 	scheme, err := newScheme()

@@ -40,18 +40,10 @@ func Connect(data []byte, kinds Kinds) (made client.Client, end func(), err erro
 		return nil, nil, err
 	}
 
-	tls, err := rest.TLSConfigFor(config)
-	if err != nil {
-		return nil, nil, errors.New("its kubeconfig has certificates that can't be read")
-	}
-
-	transport := httpbound.Plain()
-	transport.TLSClientConfig = tls
-
 	// A pass makes few calls, and each is bounded: nothing waits for its turn in them.
 	config.QPS = -1
 
-	wrapped, err := rest.HTTPWrappersForConfig(config, atOnce(httpbound.Transport(transport)))
+	wrapped, err := rest.HTTPWrappersForConfig(config, atOnce(httpbound.Transport(config.Transport)))
 	if err != nil {
 		return nil, nil, errors.New("its kubeconfig has credentials that can't be used")
 	}
@@ -78,7 +70,7 @@ func Connect(data []byte, kinds Kinds) (made client.Client, end func(), err erro
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
 
-	return made, transport.CloseIdleConnections, nil
+	return made, (&http.Client{Transport: config.Transport}).CloseIdleConnections, nil
 }
 
 // atOnce has no call repeated. client-go waits and tries again where an answer says when, as that

@@ -22,12 +22,14 @@ var (
 	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig in YAML or JSON")
 	errProxy        = errors.New("read kubeconfig: it names a proxy: take proxy-url out of it, " +
 		"the operator calls the API server itself")
-	errNoContext = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
+	errCertificates = errors.New("read kubeconfig: it has certificates that can't be read")
+	errServer       = errors.New("read kubeconfig: it has a server that is no URL")
+	errNoContext    = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
 )
 
 // Rest leads to the API server of a kubeconfig's current context. A kubeconfig that would have
-// the operator run programs or read files of its own is refused. Errors say what to change and
-// quote no value.
+// the operator run programs or read files of its own is refused. Its connections are its own, with
+// answers' headers bounded; see Bound for the rest. Errors say what to change and quote no value.
 func Rest(data []byte) (*rest.Config, error) {
 	parsed, err := load(data)
 	if err != nil {
@@ -43,7 +45,7 @@ func Rest(data []byte) (*rest.Config, error) {
 		return nil, errNoContext
 	}
 
-	return config, nil
+	return config, connected(config)
 }
 
 // Direct is Rest for a kubeconfig of somebody who administers no cluster here: one that would

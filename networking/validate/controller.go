@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/dns"
@@ -47,9 +49,11 @@ type Options struct {
 // Reconciler validates the machines of one kind.
 type Reconciler struct {
 	client client.Client
-	clock  clock.PassiveClock
-	calls  *metrics.Calls
-	ports  ports
+	// live reads from the API server itself.
+	live  client.Reader
+	clock clock.PassiveClock
+	calls *metrics.Calls
+	ports ports
 	// find reads a machine; nil if there is none of the name.
 	find func(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error)
 
@@ -107,7 +111,7 @@ func SetupWithManager(mgr ctrl.Manager, opts Options) error {
 
 func newReconciler(mgr ctrl.Manager, opts Options) *Reconciler {
 	return &Reconciler{
-		client: mgr.GetClient(), clock: opts.Clock, calls: opts.Calls,
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), clock: opts.Clock, calls: opts.Calls,
 		ports: ports{dns: opts.DNSPort, ssh: opts.SSHPort}, states: map[client.ObjectKey]state{},
 	}
 }
@@ -152,6 +156,12 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 		return reconcile.Result{}, r.writer().Clear(ctx, m.object)
 	}
 
+	if refused, err := r.refused(ctx, m); refused || err != nil {
+		r.forget(key)
+
+		return reconcile.Result{}, err
+	}
+
 	if len(m.addrs) == 0 {
 		return reconcile.Result{}, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "NoAddress", m.noAddress)
 	}
@@ -184,6 +194,23 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 	r.remember(key, known)
 
 	return r.report(ctx, m, known, looks, testing)
+}
+
+// refused tells of a machine that its cluster does not let its namespace have: what a status or a
+// node pool says is the namespace's own word, and nobody is asked or called for it.
+func (r *Reconciler) refused(ctx context.Context, m *subject) (bool, error) {
+	namespace := m.object.GetNamespace()
+
+	entry, err := tenancy.Find(m.cluster, namespace, tenancy.LabelsOf(ctx, r.live, namespace))
+	if err == nil && m.fqdn != "" {
+		err = tenancy.CheckName(entry, m.cluster.Name, namespace, m.fqdn)
+	}
+
+	if errclass.Of(err) != errclass.Configuration {
+		return false, err
+	}
+
+	return true, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, errclass.Reason(err, tenancy.ReasonNamespace), err.Error())
 }
 
 // registering says whether the machine's records are still to be written: what is asked

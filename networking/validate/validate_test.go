@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
@@ -515,4 +517,54 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	pool.Spec.DNS = nil
 	s.must(env.Client.Update(t.Context(), pool))
 	s.says(machine, "", "")
+}
+
+// Nobody is called for a machine that its cluster does not let its namespace have, whatever its
+// status says of where it is and how it is named.
+func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var calls atomic.Int64
+
+	t.Cleanup(func() { _ = listener.Close() })
+
+	go func() {
+		for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
+			calls.Add(1)
+
+			_, _ = conn.Write([]byte("SSH-2.0-x\r\n"))
+			_ = conn.Close()
+		}
+	}()
+
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	s := &site{t: t, space: env.Namespace(t)}
+
+	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error { return SetupWithManager(mgr, Options{SSHPort: port}) })
+
+	cluster := s.cluster(nil, &v1alpha1.NetworkValidation{Enabled: true, SSHTest: true})
+	limit := func(entry v1alpha1.NamespaceAccess) {
+		cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{entry}
+		s.must(env.Client.Update(t.Context(), cluster))
+	}
+
+	limit(v1alpha1.NamespaceAccess{Names: []string{"others"}})
+
+	claim := s.claim()
+	s.says(claim, metav1.ConditionUnknown, tenancy.ReasonNamespace)
+	limit(v1alpha1.NamespaceAccess{Selector: &v1alpha1.NamespaceSelector{}, Domains: []string{"team-a." + domain}})
+
+	if got := s.says(claim, metav1.ConditionUnknown, tenancy.ReasonDomain); !strings.Contains(got.Message, "[team-a."+domain+"]") {
+		t.Errorf("it does not say which it may have: %s", got.Message)
+	}
+
+	if n := calls.Load(); n > 0 {
+		t.Errorf("somebody was called %d times", n)
+	}
+
+	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{domain}})
+	s.says(claim, metav1.ConditionTrue, ReasonPassed)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
@@ -91,6 +92,7 @@ func newSweeper(options Options) (*sweeper, error) {
 	kube.QPS, kube.Burst = kubeQPS, kubeBurst
 	kube.UserAgent = "hyperfleet-sweep"
 	kube.WarningHandler = rest.NoWarnings{} // old kinds are listed because all are
+	kubeconfig.Bound(kube)
 
 	find, err := discovery.NewDiscoveryClientForConfig(kube)
 	if err != nil {

@@ -33,8 +33,8 @@ type Secrets struct {
 }
 
 // Value reads the value that sel picks for an object in the namespace from, which is sent to
-// nobody; an object without a namespace reads as the operator. A missing optional value is
-// empty.
+// nobody; an object without a namespace reads as the operator. An optional value that is missing,
+// or not allowed, is empty.
 //
 // Errors are of class Configuration and name the Secret and the fix, except where the
 // API server did not answer. They never hold a value.
@@ -66,11 +66,12 @@ func (s *Secrets) read(
 	}
 
 	value := func(secret *corev1.Secret) []byte { return secret.Data[sel.Key] }
+	notAllowed := errclass.New(errclass.Configuration, reasonSecretNotAllowed,
+		"read secret %s for namespace %s: there is none that allows it: annotate it %s=%s",
+		key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
 	mayRead := func(secret metav1.Object) error {
 		if key.Namespace != reader && !allows(secret, reader) {
-			return errclass.New(errclass.Configuration, reasonSecretNotAllowed,
-				"read secret %s for namespace %s: the secret does not allow it: annotate it %s=%s",
-				key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
+			return notAllowed
 		}
 
 		return nil
@@ -84,6 +85,11 @@ func (s *Secrets) read(
 	// What another namespace has and does not share is not even read.
 	if key.Namespace != reader {
 		err = credential.Look(ctx, s.Reader, key, sel.Key, mayRead)
+
+		// Nor is a tenant told whether it is there.
+		if from != "" && credential.Missing(err) {
+			err = notAllowed
+		}
 	}
 
 	if err == nil {
@@ -92,7 +98,8 @@ func (s *Secrets) read(
 			func(secret *corev1.Secret) error { return credential.Check(secret, to(value(secret)), s.Reach) })
 	}
 
-	if sel.Optional != nil && *sel.Optional && credential.Missing(err) {
+	missing := credential.Missing(err) || errclass.Reason(err, "") == reasonSecretNotAllowed
+	if sel.Optional != nil && *sel.Optional && missing {
 		return "", nil
 	}
 

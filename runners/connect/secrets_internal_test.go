@@ -5,6 +5,8 @@ package connect
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
@@ -53,5 +56,35 @@ func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 		if reads != tt.reads || errclass.Reason(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
 			t.Errorf("%s: %d reads, %q, error %v", name, reads, value, err)
 		}
+	}
+}
+
+// Who may not read a Secret of another namespace is not told whether it is there, whatever is asked
+// for of it.
+func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
+	t.Parallel()
+
+	secrets := &Secrets{OperatorNamespace: "operator", Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "platform", Name: "secret-a"}, Data: map[string][]byte{"key": []byte("value")},
+	}).Build()}
+
+	for _, optional := range []bool{false, true} {
+		told := map[string]bool{}
+
+		for _, name := range []string{"secret-a", "secret-b"} {
+			for _, key := range []string{"key", "other"} {
+				value, err := secrets.Value(t.Context(),
+					v1alpha1.SecretKeySelector{Namespace: "platform", Name: name, Key: key, Optional: &optional}, "team-a")
+				told[strings.ReplaceAll(fmt.Sprint(value, errclass.Reason(err, ""), err), name, "NAME")] = true
+			}
+		}
+
+		if len(told) != 1 {
+			t.Errorf("optional %t: it is told apart: %v", optional, told)
+		}
+	}
+
+	if _, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.Missing(err) {
+		t.Errorf("an administrator is not told that it is missing: %v", err)
 	}
 }

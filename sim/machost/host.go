@@ -84,6 +84,7 @@ type Host struct {
 	mu       sync.Mutex
 	listener net.Listener
 	signer   ssh.Signer
+	cert     *ssh.Certificate
 	conns    map[net.Conn]*frozen
 	down     bool
 	faults   faults
@@ -186,9 +187,21 @@ func (h *Host) ChangeKey() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.signer = signer
+	h.signer, h.cert = signer, nil
 
 	return nil
+}
+
+// Certify has the host show a certificate of its key beside the key: what change makes of one that
+// holds for the host's address and for an hour, signed by the authority.
+func (h *Host) Certify(authority ssh.Signer, change func(*ssh.Certificate)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	cert, err := NewHostCert(h.signer.PublicKey(), h.listener.Addr().String(), authority, change)
+	h.cert = cert
+
+	return err
 }
 
 // Runs gives the scripts that have ended, in order.

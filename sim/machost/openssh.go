@@ -30,6 +30,8 @@ type OpenSSH struct {
 	// HostKey is the fingerprint of its key.
 	HostKey string
 
+	key      ssh.PublicKey
+	dir      string
 	listener net.Listener
 	program  string
 	config   string
@@ -89,7 +91,7 @@ func (s *OpenSSH) configure(dir string, h *Host) error {
 		return err
 	}
 
-	s.HostKey = ssh.FingerprintSHA256(key)
+	s.HostKey, s.key, s.dir = ssh.FingerprintSHA256(key), key, dir
 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -105,7 +107,7 @@ func (s *OpenSSH) configure(dir string, h *Host) error {
 		"authorized-keys": {strings.Join(h.options.AuthorizedKeys, ""), 0o600},
 		"command":         {h.box.enterScript(), 0o700},
 		"config": {strings.Join([]string{
-			"HostKey " + filepath.Join(dir, "host-key"), "AuthorizedKeysFile " + filepath.Join(dir, "authorized-keys"),
+			"HostKey " + filepath.Join(dir, "host-key"), "Include " + filepath.Join(dir, "certified"), "AuthorizedKeysFile " + filepath.Join(dir, "authorized-keys"),
 			"ForceCommand " + command, "PidFile none", "UsePAM no", "StrictModes no", "PermitRootLogin prohibit-password",
 			"PasswordAuthentication no", "KbdInteractiveAuthentication no", "",
 		}, "\n"), 0o600},
@@ -130,6 +132,21 @@ func (b *box) enterScript() string {
 	pid := `"$(cat ` + filepath.Join(b.dir, "pid") + `)"`
 
 	return "#!/bin/bash\nexec " + strings.ReplaceAll(strings.Join(words, " "), "'\x00'", pid) + ` "$SSH_ORIGINAL_COMMAND"` + "\n"
+}
+
+// Certify has it show a certificate as [Host.Certify] has the host.
+func (s *OpenSSH) Certify(authority ssh.Signer, change func(*ssh.Certificate)) error {
+	cert, err := NewHostCert(s.key, s.Address(), authority, change)
+	if err != nil {
+		return err
+	}
+
+	file := filepath.Join(s.dir, "host-key-cert.pub")
+
+	return errors.Join(
+		os.WriteFile(file, ssh.MarshalAuthorizedKey(cert), 0o600),
+		os.WriteFile(filepath.Join(s.dir, "certified"), []byte("HostCertificate "+file+"\n"), 0o600),
+	)
 }
 
 // Address is host:port.

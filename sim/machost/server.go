@@ -86,6 +86,13 @@ func (h *Host) config() *ssh.ServerConfig {
 
 	config.AddHostKey(h.signer)
 
+	if h.cert != nil {
+		// Of what it is made is for the client to look at.
+		if signer, err := ssh.NewCertSigner(h.cert, h.signer); err == nil {
+			config.AddHostKey(signer)
+		}
+	}
+
 	return config
 }
 

@@ -93,6 +93,10 @@ func credentialsOf(secret, key, lifetime string) change {
 	return change{"spec.nodeCredentials": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "lifetime": lifetime}}
 }
 
+const authorities = "sshHostCertAuthorities must be public keys"
+
+func authorityOf(line string) change { return change{"spec.sshHostCertAuthorities": list{line}} }
+
 func linuxRejections() []rejection {
 	const address = "address must be an IP address or a DNS name, without a port"
 
@@ -112,6 +116,11 @@ func linuxRejections() []rejection {
 		{"kubeconfig by path", change{"spec.kubeconfigSecretRef.name": "a/b"}, "spec.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"kubeconfig by no key", change{"spec.kubeconfigSecretRef.key": "a b"}, "spec.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
+		{"key checking of OpenSSH's words", change{"spec.sshHostKeyChecking": "accept-new"}, "spec.sshHostKeyChecking", "Unsupported value"},
+		{"authority by a fingerprint", authorityOf("SHA256:AbCd"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"authority with a pattern", authorityOf("@cert-authority * ssh-ed25519 AAAA"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"two authorities in one", authorityOf("ssh-ed25519 AAAA\nssh-ed25519 BBBB"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"five authorities", change{"spec.sshHostCertAuthorities": list{"ssh-rsa A", "ssh-rsa B", "ssh-rsa C", "ssh-rsa D", "ssh-rsa E"}}, "spec.sshHostCertAuthorities", "must have at most 4 items"},
 		{"name too long for a host", change{"metadata.name": name}, "LinuxMachine", "the name must have at most 63 characters"},
 	}
 }
@@ -121,6 +130,7 @@ func hostUpdates() []update {
 		{"fleet of another kind", baseFleet, change{"spec.hostKind": "Other"}, "hostKind cannot be changed: make another fleet"},
 		{"fleet pauses", baseFleet, change{"spec.paused": true}, ""},
 		{"host moves fleets", baseLinux, change{"spec.fleetName": "other"}, "fleetName cannot be changed: delete the host"},
+		{"host has an authority", baseLinux, authorityOf("ssh-ed25519 AAAAC3Nz== an authority of ours"), ""},
 		{"host moves house", baseLinux, change{"spec.address": "rack-1.example.com"}, ""},
 	}
 }

@@ -40,6 +40,9 @@ func macRejections() []rejection {
 			"spec", "os is for servers that are ordered",
 		},
 		{"other address with a port", change{"spec.fallbackAddresses": list{"192.0.2.10:22"}}, "spec.fallbackAddresses", "fallbackAddresses must be IP addresses or DNS names"},
+		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
+		{"key checking of no kind", change{"spec.sshHostKeyChecking": "No"}, "spec.sshHostKeyChecking", "Unsupported value"},
+		{"authority by a fingerprint", authorityOf("SHA256:AbCd"), "spec.sshHostCertAuthorities[0]", authorities},
 		{"no credentials", change{"spec.credentialsSecretRef": removed{}}, "spec.credentialsSecretRef", "Required value"},
 		{
 			"credentials by path", change{"spec.credentialsSecretRef.name": "a/b"},

@@ -80,9 +80,9 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 		args = append(args, paths.Replace(arg))
 	}
 
-	environ := append([]string{"HOME=" + dir, "no_proxy=*"}, variables...)
+	environ, services := append([]string{"HOME=" + dir, "no_proxy=*"}, variables...), n.services()
 	for _, variable := range p.container.Env {
-		environ = append(environ, variable.Name+"="+paths.Replace(variable.Value))
+		environ = append(environ, variable.Name+"="+services.Replace(paths.Replace(variable.Value)))
 	}
 
 	// A pod without an account of its own, or without its token, has nothing to say to Kubernetes.
@@ -176,8 +176,20 @@ func (n *Node) files(volume *corev1.Volume) map[string]string {
 
 		n.get(volume.Secret.SecretName, &secret)
 
-		for name, value := range secret.Data {
-			out[name] = string(value)
+		items := volume.Secret.Items
+		for name := range secret.Data {
+			if volume.Secret.Items == nil {
+				items = append(items, corev1.KeyToPath{Key: name, Path: name})
+			}
+		}
+
+		for _, item := range items {
+			value, ok := secret.Data[item.Key]
+			if !ok {
+				n.T.Fatalf("volume %s: secret %s has no %s", volume.Name, secret.Name, item.Key)
+			}
+
+			out[item.Path] = string(value)
 		}
 	case volume.EmptyDir == nil:
 		n.T.Fatalf("volume %s: only ConfigMaps, Secrets and empty folders are mounted here", volume.Name)

@@ -214,7 +214,7 @@ func (h *hostile) drain() *infrav1.NodeDrain {
 
 // other is anything of the other areas' kinds, and of those that they read.
 func (h *hostile) other() client.Object {
-	switch h.dice.IntN(11) {
+	switch h.dice.IntN(14) {
 	case 0:
 		return &corev1.Secret{ObjectMeta: h.name("secret"), StringData: map[string]string{
 			"kubeconfig": pick(h, h.own.kubeconfig(), "{"), "key": pick(h, h.own.key, "no key"), "pat": "x",
@@ -235,9 +235,62 @@ func (h *hostile) other() client.Object {
 		return h.kubevirtMachine()
 	case 9:
 		return dpuCluster(h.team, h.name("dpus").Name)
+	case 10:
+		return h.runnerLog()
+	case 11:
+		out := &infrav1.KubevirtMachineTemplate{ObjectMeta: h.name("nodetemplate"), Spec: infrav1.KubevirtMachineTemplateSpec{
+			Template: infrav1.KubevirtMachineTemplateResource{Spec: h.kubevirtMachine().Spec},
+		}}
+		out.Labels = map[string]string{infrav1.LabelNodePool: theirName}
+
+		return out
+	case 12:
+		return h.flavor()
 	default:
 		return h.bridge(pick(h, h.neighbour, h.Namespace, h.team, "kube-system"), pick(h, theirName, "dpus-1"))
 	}
+}
+
+// runnerLog is one of nobody's, or says that it is of the neighbour's claim, that it is for the
+// store, or in it.
+func (h *hostile) runnerLog() *v1alpha1.RunnerLog {
+	out := &v1alpha1.RunnerLog{ObjectMeta: h.name("log"), Spec: v1alpha1.RunnerLogSpec{
+		Claim: pick(h, "neighbour", "none"), Text: "the end of a log",
+		Stored: pick(h, nil, &v1alpha1.StoredLog{Endpoint: h.ears[0].url, Region: "a", Bucket: "logs", Key: h.neighbour + "/neighbour"}),
+	}}
+	out.Labels = pick(h, nil, map[string]string{v1alpha1.LabelLogStore: v1alpha1.LogStorePending},
+		map[string]string{v1alpha1.LabelLogShelf: "neighbour"})
+
+	return out
+}
+
+// flavor is what DPUs are installed with.
+func (h *hostile) flavor() *unstructured.Unstructured {
+	out := hypershift.New(hypershift.DPUFlavorKind())
+	out.SetNamespace(h.team)
+	out.SetName(h.name("flavor").Name)
+	out.Object["spec"] = map[string]any{
+		"dpuMode": "dpu", "ovs": map[string]any{"rawConfigScript": "curl " + h.ears[0].url + "\n"},
+		"configFiles": []any{map[string]any{
+			"path": pick(h, "/etc/one.conf", "/etc/../root/.kube/config"), "operation": pick(h, "override", "append"),
+			"raw": pick(h, "one {{.NotForDPF}}\n", "{{.}}"), "permissions": "0600",
+		}},
+	}
+
+	return out
+}
+
+// flavorName is of a flavor that the tenant made, or of none.
+func (h *hostile) flavorName() string {
+	names := []string{"none", "../" + private}
+
+	for _, object := range h.made {
+		if object.GetObjectKind().GroupVersionKind() == hypershift.DPUFlavorKind() {
+			names = append(names, object.GetName())
+		}
+	}
+
+	return pick(h, names...)
 }
 
 func (h *hostile) hostFleet() *infrav1.HostFleet {
@@ -274,13 +327,14 @@ func (h *hostile) linuxAt(fleetName, at string, key, kubeconfig infrav1.LocalSec
 
 	return &infrav1.LinuxMachine{ObjectMeta: h.name("host"), Spec: infrav1.LinuxMachineSpec{
 		FleetName: fleetName, Address: host, Port: int32(port), User: hostUser, SSHKeySecretRef: key, KubeconfigSecretRef: kubeconfig,
+		SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 	}}
 }
 
 func (h *hostile) mac() *infrav1.ScalewayAppleSiliconMachine {
 	return &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: h.name("mac"), Spec: infrav1.ScalewayAppleSiliconMachineSpec{
 		FleetName: h.fleetName(), Type: "M4-S", Zone: "fr-par-1", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: h.secretName()},
-		SSHKeySecretRef: h.ref("key"), KubeconfigSecretRef: h.ref("kubeconfig"), SSHPort: 22,
+		SSHKeySecretRef: h.ref("key"), KubeconfigSecretRef: h.ref("kubeconfig"), SSHPort: 22, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 	}}
 }
 
@@ -329,6 +383,10 @@ func (h *hostile) bridge(namespace, name string) *bridgev1.DPFHCPBridge {
 		SSHKeySecretRef: bridgev1.LocalObjectReference{Name: h.secretName()}, PullSecretRef: bridgev1.LocalObjectReference{Name: h.secretName()},
 		EtcdStorageClass: storageClass, ControlPlaneAvailabilityPolicy: bridgev1.SingleReplica,
 		InfrastructureAvailabilityPolicy: bridgev1.SingleReplica, ClusterType: "dpf-dev",
+		DPUIgnition: pick(h, nil, &bridgev1.DPUIgnition{
+			FlavorName: h.flavorName(), MachineOSURL: image(images.URL, release),
+			ConfigMapRef: pick(h, nil, &bridgev1.LocalObjectReference{Name: pick(h, "map-1", private)}),
+		}),
 	}}
 
 	return out
@@ -351,7 +409,7 @@ func (h *hostile) otherCorners() []client.Object {
 	good, stolen := h.bridge(h.team, cluster.GetName()), h.bridge(h.neighbour, theirName)
 	for _, object := range []*bridgev1.DPFHCPBridge{good, stolen} {
 		object.Spec.OCPReleaseImage = image(images.URL, release)
-		object.Spec.SSHKeySecretRef.Name, object.Spec.PullSecretRef.Name = ownKeys, ownKeys
+		object.Spec.SSHKeySecretRef.Name, object.Spec.PullSecretRef.Name, object.Spec.DPUIgnition = ownKeys, ownKeys, nil
 	}
 
 	h.handed = cluster.GetName() + "-hcp-kubeconfig"

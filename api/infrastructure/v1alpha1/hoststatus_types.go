@@ -45,6 +45,9 @@ const (
 	FailureHostKeyChanged = "HostKeyChanged"
 )
 
+// ReasonHostKeyUnknown is a host of whose key nothing is known, and none is to be trusted unseen.
+const ReasonHostKeyUnknown = "HostKeyUnknown"
+
 // HostPhase says in one word where a host is in its life.
 //
 // +kubebuilder:validation:Enum=Pending;Adopting;Provisioning;Bootstrapping;Ready;Updating;Deleting;Failed
@@ -69,6 +72,26 @@ const (
 	// HostFailed needs a person, or another configuration; failureReason says why.
 	HostFailed HostPhase = "Failed"
 )
+
+// SSHHostKeyChecking says what is done with a host whose key nobody has told.
+//
+// +kubebuilder:validation:Enum=Strict;AcceptNew
+type SSHHostKeyChecking string
+
+// What is done with it.
+const (
+	// HostKeyStrict sends it nothing.
+	HostKeyStrict SSHHostKeyChecking = "Strict"
+	// HostKeyAcceptNew trusts the key that it shows first, and no other afterwards.
+	HostKeyAcceptNew SSHHostKeyChecking = "AcceptNew"
+)
+
+// SSHCertAuthority is the public key of an authority that certifies the keys of hosts, as a line of
+// OpenSSH's files .pub.
+//
+// +kubebuilder:validation:MaxLength=2048
+// +kubebuilder:validation:XValidation:rule="self.matches('^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh[.]com) [A-Za-z0-9+/]+={0,2}( [^[:cntrl:]]*)?$')",message="sshHostCertAuthorities must be public keys: a type such as ssh-ed25519, and the key, as ssh-keygen writes them to a file .pub"
+type SSHCertAuthority string
 
 // LocalSecretKeySelector picks one key of a Secret in the object's own namespace.
 type LocalSecretKeySelector struct {
@@ -176,7 +199,8 @@ type HostStatus struct {
 	// +optional
 	Addresses []HostAddress `json:"addresses,omitempty"`
 	// sshHostKey is the SHA-256 fingerprint of the host's key, pinned when it was seen
-	// first. A host with another key is refused; clear this field for one that was made anew.
+	// first. A host with another key is refused, unless spec.sshHostCertAuthorities certify it;
+	// clear this field for one that was made anew.
 	// +optional
 	SSHHostKey string `json:"sshHostKey,omitempty"`
 	// bootstrapped says whether the host has had its first boot.

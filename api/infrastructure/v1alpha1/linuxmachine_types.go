@@ -43,12 +43,25 @@ type LinuxMachineSpec struct {
 	User string `json:"user,omitempty"`
 	// sshHostKey is the fingerprint of the key that the host's SSH server has to show, as
 	// `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints it. Nothing is sent to a host
-	// that shows another one. Default: the key that it shows first, which whoever answers at
-	// the address then chooses.
+	// that shows another one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=50
 	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint: SHA256: and 43 characters, as ssh-keygen -l prints it"
 	SSHHostKey string `json:"sshHostKey,omitempty"`
+	// sshHostCertAuthorities are the public keys that certify the keys of hosts, as after
+	// @cert-authority in OpenSSH's known_hosts. Nothing is sent to a host that shows neither a
+	// certificate by one of them, which names the address that is dialled and has not expired, nor
+	// the key of sshHostKey.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=atomic
+	SSHHostCertAuthorities []SSHCertAuthority `json:"sshHostCertAuthorities,omitempty"`
+	// sshHostKeyChecking says what is done with a host that neither sshHostKey nor
+	// sshHostCertAuthorities tell of. Strict, the default, sends it nothing. AcceptNew trusts the
+	// key that it shows first, as OpenSSH's StrictHostKeyChecking=accept-new: whoever answers at the
+	// address then chooses it. A key that is on record in the status stays trusted.
+	// +optional
+	SSHHostKeyChecking SSHHostKeyChecking `json:"sshHostKeyChecking,omitempty"`
 	// sshKeySecretRef picks the private key to log in with, as OpenSSH or PEM text.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef picks the kubeconfig with which the host's agent joins its cluster.

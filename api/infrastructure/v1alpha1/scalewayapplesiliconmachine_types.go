@@ -96,6 +96,27 @@ type ScalewayAppleSiliconMachineSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	SSHPort int32 `json:"sshPort,omitempty"`
+	// sshHostKey is the fingerprint of the key that the Mac's SSH server has to show, as
+	// `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints it there. Nothing is sent to a Mac
+	// that shows another one. Scaleway tells no keys, and each installation makes new ones.
+	// +optional
+	// +kubebuilder:validation:MaxLength=50
+	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint: SHA256: and 43 characters, as ssh-keygen -l prints it"
+	SSHHostKey string `json:"sshHostKey,omitempty"`
+	// sshHostCertAuthorities are the public keys that certify the keys of hosts, as after
+	// @cert-authority in OpenSSH's known_hosts. Nothing is sent to a host that shows neither a
+	// certificate by one of them, which names the address that is dialled and has not expired, nor
+	// the key of sshHostKey.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=atomic
+	SSHHostCertAuthorities []SSHCertAuthority `json:"sshHostCertAuthorities,omitempty"`
+	// sshHostKeyChecking says what is done with a host that neither sshHostKey nor
+	// sshHostCertAuthorities tell of. Strict, the default, sends it nothing. AcceptNew trusts the
+	// key that it shows first, as OpenSSH's StrictHostKeyChecking=accept-new: whoever answers at the
+	// address then chooses it. A key that is on record in the status stays trusted.
+	// +optional
+	SSHHostKeyChecking SSHHostKeyChecking `json:"sshHostKeyChecking,omitempty"`
 	// privateNetworkVLAN is the tag of the private network at this host. Needed where the
 	// operator's configuration has a private network.
 	// +optional

@@ -975,6 +975,11 @@ func (in *LinuxMachineSpec) DeepCopyInto(out *LinuxMachineSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.SSHHostCertAuthorities != nil {
+		in, out := &in.SSHHostCertAuthorities, &out.SSHHostCertAuthorities
+		*out = make([]SSHCertAuthority, len(*in))
+		copy(*out, *in)
+	}
 	out.SSHKeySecretRef = in.SSHKeySecretRef
 	out.KubeconfigSecretRef = in.KubeconfigSecretRef
 	if in.TailscaleAuthKeySecretRef != nil {
@@ -1181,6 +1186,11 @@ func (in *ScalewayAppleSiliconMachineSpec) DeepCopyInto(out *ScalewayAppleSilico
 	if in.FallbackAddresses != nil {
 		in, out := &in.FallbackAddresses, &out.FallbackAddresses
 		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
+	if in.SSHHostCertAuthorities != nil {
+		in, out := &in.SSHHostCertAuthorities, &out.SSHHostCertAuthorities
+		*out = make([]SSHCertAuthority, len(*in))
 		copy(*out, *in)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/hosts"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 // commandTimeout bounds a command.
@@ -129,7 +130,12 @@ func areaOf(file string) (*hosts.Area, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 
-	return &hosts.Area{Config: config.Hosts, Clock: clock.RealClock{}}, nil
+	reach, err := httpbound.NewReach(config.Runners.PlatformURLs, config.Runners.PlatformNetworks)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+
+	return &hosts.Area{Config: config.Hosts, Clock: clock.RealClock{}, Reach: reach}, nil
 }
 
 func newPause(opts *cli.Kube) *cobra.Command {

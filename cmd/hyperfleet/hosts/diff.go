@@ -227,7 +227,7 @@ func (s *source) probe(
 
 	conn, err := ssh.New(ssh.Options{Clock: area.Clock}).Dial(ctx, ssh.Target{
 		Name: host.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
-		PrivateKey: access.PrivateKey, Password: access.Password, HostKey: cmp.Or(kind.HostKey(host), status.SSHHostKey),
+		PrivateKey: access.PrivateKey, Password: access.Password, Trust: kind.HostKeys(host).Or(status.SSHHostKey),
 	})
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -26,7 +27,13 @@ func hostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfi
 		return nil
 	}
 
+	reach, err := httpbound.NewReach(cfg.Runners.PlatformURLs, cfg.Runners.PlatformNetworks)
+	if err != nil {
+		return fmt.Errorf("read runners.platformURLs and runners.platformNetworks: %w", err)
+	}
+
 	area := &hosts.Area{
+		Reach:  reach,
 		Config: cfg.Hosts, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Calls: transports.calls,
 		Transport: func(next http.RoundTripper) http.RoundTripper {
 			return transports.calls.Transport("scaleway", scaleway.Operation, transports.leading(next))

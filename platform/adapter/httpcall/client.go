@@ -125,7 +125,12 @@ func New(options Options) (*Client, error) {
 		return nil, fmt.Errorf("clients.hyperfleet_api.retry_backoff: %q is none of exponential, linear, constant", c.api.RetryBackoff)
 	}
 
-	c.http = &http.Client{Transport: c.transport(options), CheckRedirect: sameOrigin}
+	transport, err := c.transport(options)
+	if err != nil {
+		return nil, err
+	}
+
+	c.http = &http.Client{Transport: transport, CheckRedirect: sameOrigin}
 
 	return c, nil
 }
@@ -153,19 +158,27 @@ func known(backoff string) bool {
 }
 
 // transport adds to the plain one what every try needs.
-func (c *Client) transport(options Options) http.RoundTripper {
-	next := options.Transport
-	if next == nil {
+func (c *Client) transport(options Options) (http.RoundTripper, error) {
+	toAPI, toOthers := options.Transport, options.Transport
+	if options.Transport == nil {
 		plain := httpbound.Plain()
 		plain.MaxIdleConnsPerHost = maxIdle // several events are handled at once
 		plain.ResponseHeaderTimeout = 0     // each try has its own
-		next = httpbound.Transport(plain)
+		own := plain.Clone()
+
+		if file := c.api.CAFile; file != "" {
+			var err error
+			if own.TLSClientConfig, err = httpbound.Trusting(file, nil); err != nil {
+				return nil, fmt.Errorf("clients.hyperfleet_api.ca_file: %w", err)
+			}
+		}
+
+		toAPI, toOthers = httpbound.Transport(own), httpbound.Transport(plain)
 	}
 
-	toAPI, toOthers := next, next
 	if options.Calls != nil {
-		toAPI = options.Calls.Transport("hyperfleet_api", nil, next)
-		toOthers = options.Calls.Transport("api_call", nil, next)
+		toAPI = options.Calls.Transport("hyperfleet_api", nil, toAPI)
+		toOthers = options.Calls.Transport("api_call", nil, toOthers)
 	}
 
 	token := &tokenFile{path: c.api.Auth.TokenPath, ttl: c.api.Auth.TokenCacheTTL, clock: c.clock}
@@ -176,7 +189,7 @@ func (c *Client) transport(options Options) http.RoundTripper {
 		}
 
 		return c.toAPI(r, token, toAPI)
-	})
+	}), nil
 }
 
 // toAPI sends what only the fleet API is sent.

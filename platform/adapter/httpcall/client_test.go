@@ -5,6 +5,7 @@ package httpcall_test
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -457,5 +458,37 @@ func TestOptionsThatCanNotBe(t *testing.T) {
 		if _, err := client.Do(t.Context(), request); err == nil || httpcall.Transient(err) {
 			t.Errorf("%+v: %v", request, err)
 		}
+	}
+}
+
+// Who vouches for the fleet API vouches for nobody else.
+func TestAuthorityOfTheAPI(t *testing.T) {
+	t.Parallel()
+
+	say := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") })
+	api, other := httptest.NewTLSServer(say), httptest.NewTLSServer(say)
+	t.Cleanup(api.Close)
+	t.Cleanup(other.Close)
+
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, tc := range map[string]struct {
+		file, url string
+		trusted   bool
+	}{
+		"the API": {file, "clusters", true}, "without it": {"", "clusters", false}, "another": {file, other.URL, false},
+	} {
+		client := newClient(t, adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: tc.file, RetryAttempts: 1}, &instant{})
+		if _, err := client.Do(t.Context(), httpcall.Request{URL: tc.url}); (err == nil) != tc.trusted {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	if _, err := httpcall.New(httpcall.Options{API: adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: file + ".none"}}); err == nil ||
+		!strings.Contains(err.Error(), "clients.hyperfleet_api.ca_file") {
+		t.Errorf("a file that is not there: %v", err)
 	}
 }

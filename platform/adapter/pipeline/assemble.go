@@ -91,5 +91,7 @@ func APIClient(deployment *adapter.Deployment, options client.Options) (*client.
 	api := deployment.Clients.HyperFleetAPI
 	options.Headers, options.UserAgent = api.DefaultHeaders, "hyperfleet-adapter"
 
-	return client.New(platform.APIClient{BaseURL: api.BaseURL, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath}, options)
+	return client.New(platform.APIClient{
+		BaseURL: api.BaseURL, CAFile: api.CAFile, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath,
+	}, options)
 }

@@ -185,6 +185,7 @@ func (w *world) fleets() {
 		spec := infrav1.ScalewayAppleSiliconMachineSpec{
 			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHKeySecretRef: selector("key"),
 			KubeconfigSecretRef: selector("kubeconfig"), TailscaleAuthKeySecretRef: &tailnet, SSHPort: int32(w.site.port),
+			SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
 		}
 		if i < adopted {
 			spec.AdoptPoolPrefix = poolPrefix
@@ -274,6 +275,7 @@ func (w *world) configure(to configuration) {
 		// A process that was killed leaves its lease behind.
 		"leaderElection": map[string]any{"enabled": true, "leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "500ms"},
 		"hosts":          hosts,
+		"runners":        map[string]any{"platformURLs": []string{w.site.url}},
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -178,7 +178,7 @@ func TestValuesOfTheFirstRelease(t *testing.T) {
 
 	u := newUser(t, kube.Start(t), "")
 
-	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,tls", "hyperfleet-platform": "monitoring"} {
+	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,tls", "hyperfleet-platform": "monitoring,tls"} {
 		render := "helm template " + chart + " " + chart + "-0.1.0.tgz"
 		want := u.types(render + "\n")
 

@@ -5,6 +5,7 @@ package platform_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,7 +65,7 @@ func (w *world) try(method, path string, data []byte) (int, *openapi.Resource, e
 
 	request.Header.Set("Content-Type", "application/json")
 
-	response, err := (&http.Client{Timeout: callTimeout, Transport: keepAlive}).Do(request)
+	response, err := (&http.Client{Timeout: callTimeout, Transport: cmp.Or[http.RoundTripper](w.caller, keepAlive)}).Do(request)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -4,8 +4,11 @@
 package platform_test
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +18,9 @@ import (
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -37,9 +42,12 @@ const (
 // deleted, and swept after it was removed by force. By the chart, as the guide says it, word for
 // word; and by kustomize, as deploy/platform says it.
 func TestInACluster(t *testing.T) {
-	for name, install := range map[string]func(*world){"helm": (*world).byHelm, "kustomize": (*world).byKustomize} {
+	for name, install := range map[string]func(*world){
+		"helm": (*world).byHelm, "kustomize": (*world).byKustomize, "helm, TLS": (*world).byHelm, "kustomize, TLS": (*world).byKustomize,
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newPageWorld(t)
+			w.tls = strings.HasSuffix(name, "TLS")
 			w.write("database-url", postgres.Start(t).Database(t))
 			w.write("task.yaml", w.read(filepath.Join(samples, "clusters", "task.yaml")))
 			w.shell(kubelet.MonitorKinds)
@@ -49,11 +57,11 @@ func TestInACluster(t *testing.T) {
 	}
 }
 
-// yamlOf is the block of YAML in the guide.
-func (w *world) yamlOf() string {
+// yamlOf is a block of YAML in the guide.
+func (w *world) yamlOf(number int) string {
 	w.t.Helper()
 
-	return regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(w.read(inCluster))[1]
+	return regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(w.read(inCluster), -1)[number][1]
 }
 
 // byHelm does what the guide says. Sweep would wait for ten minutes until an object is old.
@@ -63,10 +71,25 @@ func (w *world) byHelm() {
 	chart, err := filepath.Abs("../../../deploy/charts/hyperfleet-platform")
 	w.must(err)
 	w.must(os.Symlink(chart, filepath.Join(w.dir, "hyperfleet-platform-0.1.0.tgz")))
-	w.write("values.yaml", w.yamlOf())
+	w.write("values.yaml", w.yamlOf(0))
 
 	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(w.read(inCluster))[1]
-	w.shell(strings.Replace(block, "--values values.yaml", "--values values.yaml --set parts.sweep.config.min_age=1ms", 1))
+	values := "--values values.yaml --set parts.sweep.config.min_age=1ms"
+
+	if w.tls {
+		w.write("tls.yaml", w.yamlOf(1))
+		// The API server knows no Certificates.
+		values += " --values tls.yaml --set tls.certificate=null"
+
+		said := w.shell("helm template x hyperfleet-platform-0.1.0.tgz --namespace there --values tls.yaml\n")
+		for _, want := range []string{"kind: Certificate", "secretName: hyperfleet-api-tls", "name: internal", "- hyperfleet-api.there.svc"} {
+			if !strings.Contains(said, want) {
+				w.t.Errorf("the values that the page shows don't give %s", want)
+			}
+		}
+	}
+
+	w.shell(strings.Replace(block, "--values values.yaml", values, 1))
 }
 
 // byKustomize makes the overlays that the comments of the bases show.
@@ -85,7 +108,7 @@ func (w *world) byKustomize() {
 		Adapters map[string]struct{ Rules []rbacv1.PolicyRule }
 	}
 
-	w.must(yaml.Unmarshal([]byte(w.yamlOf()), &values))
+	w.must(yaml.Unmarshal([]byte(w.yamlOf(0)), &values))
 
 	w.rules("adapter", values.Adapters["cluster-space"].Rules)
 	w.rules("platform", values.Parts["sweep"].Rules)
@@ -107,8 +130,14 @@ func (w *world) byKustomize() {
 	}
 
 	own := strings.NewReplacer("dns", "cluster-space", "../hyperfleet/deploy", w.relative(deploy))
-	w.write("adapter/kustomization.yaml", own.Replace(shown.String()))
-	w.write("platform/kustomization.yaml", `resources: [`+w.relative(deploy)+`/platform]
+	components := ""
+
+	if w.tls {
+		components = "components: [" + w.relative(deploy) + "/platform/tls]\n"
+	}
+
+	w.write("adapter/kustomization.yaml", own.Replace(shown.String())+components)
+	w.write("platform/kustomization.yaml", components+`resources: [`+w.relative(deploy)+`/platform]
 configMapGenerator:
   - {name: hyperfleet-api, namespace: hyperfleet-system, behavior: merge, files: [api.yaml]}
   - {name: hyperfleet-sweep, namespace: hyperfleet-system, behavior: merge, files: [sweep.yaml]}
@@ -169,17 +198,20 @@ func (w *world) relative(path string) string {
 	return out
 }
 
-// shell runs commands as somebody who may do anything with the cluster.
-func (w *world) shell(commands string) {
+// shell runs commands as somebody who may do anything with the cluster, and gives what they say.
+func (w *world) shell(commands string) string {
 	w.t.Helper()
 
 	cmd := exec.CommandContext(w.t.Context(), "/bin/bash", "-eu", "-o", "pipefail", "-c", commands)
 	cmd.Dir = w.dir
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.kube.Kubeconfig(w.t, w.kube.Config), "HOME="+w.dir, "no_proxy=*")
 
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		w.t.Fatalf("%s: %v\n%s", commands, err, out)
 	}
+
+	return string(out)
 }
 
 // livesInACluster is the life of clusters, with what runs in the cluster.
@@ -187,15 +219,20 @@ func (w *world) livesInACluster() {
 	w.t.Helper()
 
 	node := &kubelet.Node{T: w.t, Env: w.kube, Namespace: space, Binary: binary}
+	scheme, file := "http://", ""
+
+	if w.tls {
+		scheme, file = "https://", w.certificate()
+	}
 
 	api := node.Deployment("hyperfleet-api", "")
 	w.ready("the API", api)
 
-	w.base = "http://" + api.Ports["8000"]
+	w.base = scheme + api.Ports["8000"]
 
 	var err error
 
-	w.api, err = client.New(platform.APIClient{BaseURL: w.base}, client.Options{})
+	w.api, err = client.New(platform.APIClient{BaseURL: w.base, CAFile: file}, client.Options{})
 	w.must(err)
 
 	pods := map[string]*kubelet.Pod{"the API": api}
@@ -257,6 +294,31 @@ func (w *world) livesInACluster() {
 			w.t.Errorf("the account of %s lacks a right:\n%s", name, said)
 		}
 	}
+}
+
+// certificate makes the Secret with the API's certificate, which names the address of pods too, and
+// gives the file of who vouches for it.
+func (w *world) certificate() string {
+	w.t.Helper()
+
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+
+	key, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	w.must(err)
+
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	w.must(w.kube.Client.Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "hyperfleet-api-tls"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			"tls.crt": certificate, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), "ca.crt": certificate,
+		},
+	}))
+	w.write("ca.crt", string(certificate))
+
+	w.caller = server.Client().Transport
+
+	return filepath.Join(w.dir, "ca.crt")
 }
 
 func silver(name string) resource {

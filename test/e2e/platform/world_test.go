@@ -58,8 +58,11 @@ type world struct {
 	kube *kube.Env
 	// broker is there only where events go over RabbitMQ.
 	broker *brokers.Server
-	// base is the API's URL without path.
+	// base is the API's URL without path, and caller who calls it. With tls what runs in the cluster
+	// does so by TLS.
 	base     string
+	caller   http.RoundTripper
+	tls      bool
 	api      *client.Client
 	programs map[string]*program
 	// sayf prints a line of the report.

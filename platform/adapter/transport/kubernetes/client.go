@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -104,6 +105,7 @@ func New(options Options) (*Client, error) {
 
 	options = withDefaults(options)
 	config := rest.CopyConfig(options.Config)
+	kubeconfig.Bound(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		if options.Calls != nil {
 			next = options.Calls.Transport(options.System, operation, next)

@@ -1,0 +1,225 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ssh_test
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"strings"
+	"testing"
+	"time"
+
+	cryptossh "golang.org/x/crypto/ssh"
+
+	"github.com/hyperfleet/hyperfleet/hosts/ssh"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
+)
+
+// authority makes a key that certifies hosts, and its line in a file .pub.
+func authority(t *testing.T) (cryptossh.Signer, string) {
+	t.Helper()
+
+	private, line := machosttest.Key(t)
+
+	signer, err := cryptossh.ParsePrivateKey([]byte(private.Reveal()))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return signer, line
+}
+
+// sha1 signs as nobody should any more.
+func sha1(t *testing.T) (cryptossh.Signer, string) {
+	t.Helper()
+
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	signer, err := cryptossh.NewSignerFromKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	algorithmSigner, ok := signer.(cryptossh.AlgorithmSigner)
+	if !ok {
+		t.Fatal("no AlgorithmSigner")
+	}
+
+	old, err := cryptossh.NewSignerWithAlgorithms(algorithmSigner, []string{cryptossh.KeyAlgoRSA})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return old, string(cryptossh.MarshalAuthorizedKey(signer.PublicKey()))
+}
+
+// A host of whose key an authority is to tell is logged in to with a certificate that holds for it,
+// and with nothing else.
+func TestCertifiedHosts(t *testing.T) {
+	t.Parallel()
+
+	ours, line := authority(t)
+	others, otherLine := authority(t)
+	old, oldLine := sha1(t)
+
+	cases := map[string]struct {
+		// by signs the certificate that the host shows; nil for none.
+		by     cryptossh.Signer
+		change func(*cryptossh.Certificate)
+		trust  ssh.Trust
+		// own has the host's own key be pinned.
+		own  bool
+		says string
+	}{
+		"certified":           {by: ours},
+		"one of two":          {by: others, trust: ssh.Trust{CertAuthorities: []string{line, otherLine}}},
+		"two names":           {by: ours, change: func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"rack-1", "127.0.0.1"} }},
+		"no certificate":      {says: "it has no certificate"},
+		"no certificate, pin": {own: true},
+		"another pin":         {trust: ssh.Trust{CertAuthorities: []string{line}, HostKey: "SHA256:another"}, says: "it has no certificate"},
+		"wrong authority":     {by: others, says: "no authorities for hostname"},
+		"by nobody of two":    {by: others, trust: ssh.Trust{CertAuthorities: []string{line, oldLine}}, says: "no authorities for hostname"},
+		"expired": {
+			by: ours, says: "cert has expired",
+			change: func(c *cryptossh.Certificate) { c.ValidBefore = uint64(time.Now().Add(-time.Minute).Unix()) },
+		},
+		"not yet": {
+			by: ours, says: "cert is not yet valid",
+			change: func(c *cryptossh.Certificate) { c.ValidAfter = uint64(time.Now().Add(time.Minute).Unix()) },
+		},
+		"of another host": {
+			by: ours, says: `principal "127.0.0.1" not in the set`,
+			change: func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"127.0.0.2"} },
+		},
+		"of all hosts": {
+			by: ours, says: "names no host",
+			change: func(c *cryptossh.Certificate) { c.ValidPrincipals = nil },
+		},
+		"of a user": {
+			by: ours, says: "has type 1",
+			change: func(c *cryptossh.Certificate) { c.CertType = cryptossh.UserCert },
+		},
+		"of what we don't know": {
+			by: ours, says: "unsupported critical option",
+			change: func(c *cryptossh.Certificate) { c.CriticalOptions = map[string]string{"verify-required": ""} },
+		},
+		"signed with SHA-1": {by: old, trust: ssh.Trust{CertAuthorities: []string{oldLine}}, says: "SHA-1"},
+	}
+
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			private, authorized := machosttest.Key(t)
+			host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{authorized}})
+
+			if tc.by != nil {
+				if err := host.Certify(tc.by, tc.change); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			trust := tc.trust
+			if len(trust.CertAuthorities) == 0 {
+				trust.CertAuthorities = []string{line}
+			}
+
+			if tc.own {
+				trust.HostKey = host.HostKey()
+			}
+
+			conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: trust}, ssh.Options{})
+			if tc.says == "" {
+				if err != nil || conn.HostKey() != host.HostKey() {
+					t.Error(err)
+				}
+
+				return
+			}
+
+			if ssh.KindOf(err) != ssh.HostCertificateRefused || ssh.Class(err) != errclass.Configuration || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("kind %q, and not that %s: %v", ssh.KindOf(err), tc.says, err)
+			}
+
+			if ssh.HostKeyOf(err) != "" || host.Logins() > 0 {
+				t.Errorf("%d logins, and the key %q to be pinned", host.Logins(), ssh.HostKeyOf(err))
+			}
+		})
+	}
+}
+
+// What is not one public key, without options, is no authority.
+func TestAuthoritiesThatAreNone(t *testing.T) {
+	t.Parallel()
+
+	private, line := machosttest.Key(t)
+
+	for name, text := range map[string]string{
+		"nothing": " ", "a word": "ssh-ed25519", "a key cut off": line[:40], "two": line + line, "options": `command="x" ` + line,
+	} {
+		_, err := dial(t, ssh.Target{
+			Address: "127.0.0.1:1", User: "m1", PrivateKey: private, Trust: ssh.Trust{CertAuthorities: []string{line, text}},
+		}, ssh.Options{})
+		if ssh.KindOf(err) != ssh.Misconfigured || !strings.Contains(err.Error(), "certificate authority 2") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// OpenSSH's own server shows certificates as the simulator does.
+func TestCertifiedByOpenSSH(t *testing.T) {
+	t.Parallel()
+
+	ours, line := authority(t)
+	others, _ := authority(t)
+	private, authorized := machosttest.Key(t)
+	host := machosttest.Start(t, machost.Options{System: machost.Linux, AuthorizedKeys: []string{authorized}})
+
+	sshd, err := host.OpenSSH(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = sshd.Close() })
+
+	target := ssh.Target{
+		Address: sshd.Address(), User: sshd.User, PrivateKey: private, Trust: ssh.Trust{CertAuthorities: []string{line}},
+	}
+	refused := func(says string) {
+		t.Helper()
+
+		if _, err := dial(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.HostCertificateRefused || !strings.Contains(err.Error(), says) {
+			t.Errorf("not that %s: %v", says, err)
+		}
+	}
+	certify := func(by cryptossh.Signer, change func(*cryptossh.Certificate)) {
+		t.Helper()
+
+		if err := sshd.Certify(by, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	refused("it has no certificate")
+	certify(others, nil)
+	refused("no authorities")
+	certify(ours, func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"rack-2"} })
+	refused(`principal "127.0.0.1"`)
+	certify(ours, nil)
+
+	conn, err := dial(t, target, ssh.Options{})
+	if err != nil || conn.HostKey() != sshd.HostKey {
+		t.Errorf("certified: %v", err)
+	}
+
+	target.Trust = ssh.Trust{HostKey: sshd.HostKey}
+	if _, err := dial(t, target, ssh.Options{}); err != nil {
+		t.Errorf("pinned, and certified beside: %v", err)
+	}
+}
