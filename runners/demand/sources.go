@@ -352,7 +352,7 @@ func (s *Sources) pollDue(ctx context.Context, at *source, pools []readPool) tim
 		return never
 	}
 
-	s.note(pools, err)
+	err = s.noteAsked(pools, err)
 	s.Metrics.source(pools[0].Runner.Platform, "poll", err)
 
 	if err != nil {
@@ -367,6 +367,36 @@ func (s *Sources) pollDue(ctx context.Context, at *source, pools []readPool) tim
 	at.poll = s.Clock.Now().Add(wait)
 
 	return wait
+}
+
+// noteAsked keeps how a poll went, and gives what is wrong with it. Where there was nothing to ask
+// for, nothing is wrong with the pools that hear of jobs by webhooks, or need no job.
+func (s *Sources) noteAsked(pools []readPool, err error) error {
+	if known, ok := errors.AsType[*workload.Error](err); !ok || known.Reason != workload.ReasonRepositoriesMissing {
+		s.note(pools, err)
+
+		return err
+	}
+
+	var deaf, others []readPool
+
+	for _, pool := range pools {
+		scaling := pool.object.Spec.Scaling
+		if pool.object.Spec.Workload.Webhook == nil && scaling.MinReplicas < scaling.MaxReplicas {
+			deaf = append(deaf, pool)
+		} else {
+			others = append(others, pool)
+		}
+	}
+
+	s.note(others, nil)
+	s.note(deaf, err)
+
+	if len(deaf) == 0 {
+		return nil
+	}
+
+	return err
 }
 
 // pollInterval is the shortest that any of the pools asks for; 0 means never.

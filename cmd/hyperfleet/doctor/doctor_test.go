@@ -224,6 +224,15 @@ func TestObjects(t *testing.T) { //nolint:paralleltest // see above
 		say(t, queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
 	}
 
+	deaf := object("RunnerPool", namespace, "deaf", map[string]any{
+		"templateRef": map[string]any{"name": "linux"},
+		"workload":    map[string]any{"type": "github-actions", "config": map[string]any{"github": map[string]any{"organization": "o"}}},
+	})
+	create(t, deaf)
+	say(t, deaf,
+		condition("Ready", metav1.ConditionTrue, time.Hour, "AsDesired", ""),
+		condition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "no job is heard of"))
+
 	// Kinds without conditions are never late.
 	create(t, object("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
 
@@ -239,8 +248,10 @@ warning   HypervisorCluster trusting: InsecureTLS, for 3h
             AsConfigured: spec.tls.insecureSkipVerify
 problem   RunnerJob `+namespace+`/waits: NoPool, for 30m
             no pool has the labels [linux]
+warning   RunnerPool `+namespace+`/deaf: DemandSourcesReady, for 59m
+            RepositoriesMissing: no job is heard of
 
-3 problems, 1 warning
+3 problems, 2 warnings
 `)
 
 	out, err := execute(t, env.Config, "-n", "default", "--waiting", "5m", "--output", "json")
