@@ -41,18 +41,22 @@ func (s *scope) withSources(result step.Result) step.Result {
 
 func sourceCondition(status demand.SourceStatus, webhooks bool) (metav1.ConditionStatus, string, string) {
 	since := " since " + status.Since.UTC().Format(time.RFC3339)
-	if status.Err == nil {
+
+	heard := "no job is heard of"
+	if webhooks {
+		heard = "jobs are heard of by webhooks alone"
+	}
+
+	switch {
+	case status.NotPolled != "":
+		return metav1.ConditionTrue, "NotPolled", heard + since + ": " + status.NotPolled
+	case status.Err == nil:
 		return metav1.ConditionTrue, "SourcesReady", "the CI platform answers" + since
 	}
 
 	reason := errclass.Reason(status.Err, "SourceFailed")
 	if known, ok := errors.AsType[*workload.Error](status.Err); ok && known.Reason != "" {
 		reason = known.Reason
-	}
-
-	heard := "no job is heard of"
-	if webhooks {
-		heard = "jobs are heard of by webhooks alone"
 	}
 
 	return metav1.ConditionFalse, reason, heard + since + ": " + status.Err.Error()

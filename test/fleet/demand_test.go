@@ -90,8 +90,12 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 		}
 	}
 
-	f.EventuallyCondition(needless, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
-	f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
+	f.EventuallyCondition(needless, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
+
+	message = f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
+	if !strings.Contains(message, "jobs are heard of by webhooks alone") {
+		t.Errorf("%q does not say that webhooks are all there is", message)
+	}
 
 	before := client.MergeFrom(deaf.DeepCopy())
 	deaf.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"}
