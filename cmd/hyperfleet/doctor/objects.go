@@ -140,6 +140,11 @@ func (d *doctor) object(o *unstructured.Unstructured, reports bool) (Finding, bo
 
 	found := func(level Level, since time.Time, reason, message string) (Finding, bool) {
 		about.Level, about.Reason, about.Message = level, reason, message
+		// A condition that the kind's schema gives is as old as Unix.
+		if since.Unix() == 0 {
+			since = o.GetCreationTimestamp().Time
+		}
+
 		if !since.IsZero() {
 			seconds := max(d.now.Sub(since).Seconds(), 0)
 			about.ForSeconds = &seconds
