@@ -65,7 +65,7 @@ func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Confi
 	case spec.Fingerprint != "":
 		want, err := parseFingerprint(spec.Fingerprint)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read tls.fingerprint: %w", err)
 		}
 
 		pin(config, want)
@@ -105,8 +105,7 @@ func parseFingerprint(s string) ([sha256.Size]byte, error) {
 
 	raw, err := hex.DecodeString(strings.ReplaceAll(s, ":", ""))
 	if err != nil || len(raw) != len(sum) {
-		return sum, errors.New(
-			"read tls.fingerprint: want a SHA-256, 32 pairs of hexadecimal digits with colons between")
+		return sum, errors.New("want a SHA-256, 32 pairs of hexadecimal digits with colons between")
 	}
 
 	copy(sum[:], raw)

@@ -46,6 +46,9 @@ const (
 	ReasonBootstrapIncomplete = "BootstrapIncomplete"
 )
 
+// ReasonRepositoriesMissing is that of NothingToAsk.
+const ReasonRepositoriesMissing = "RepositoriesMissing"
+
 // Reasons that errors of all platforms have.
 const (
 	ReasonRunnerBusy    = "RunnerBusy"
@@ -57,6 +60,13 @@ const (
 // Reject gives the error of kind Rejected, whose message names the fix.
 func Reject(reason, message string) *Error {
 	return &Error{Kind: Rejected, Reason: reason, Message: message}
+}
+
+// NothingToAsk is the error of a poll of a scope whose jobs the platform does not list, where no
+// repository is known to ask for either.
+func NothingToAsk(scope string) *Error {
+	return Reject(ReasonRepositoriesMissing, "there is no list of the jobs of "+scope+
+		": name repositories in spec.demand.polling.repositories, or have webhooks sent and set spec.workload.webhook")
 }
 
 // MissingBootstrap is the error of a template that has no settings for a platform, which are in

@@ -47,6 +47,7 @@ type Poller interface {
 	// Jobs gives the jobs that wait for a runner or run on one, as far as the platform
 	// lists them: not all platforms have such a list. repositories, as the jobs of the
 	// ledger name them, are those to ask for where the platform has no list of the scope.
+	// The error is NothingToAsk if that leaves nothing to ask for.
 	// Jobs that come with an error hold: the error speaks of what could not be read. A job
 	// that is not in the answer may still wait: limits of the platform can end a poll
 	// early, and the next one goes on from there.

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"syscall"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/guest"
 )
 
@@ -29,9 +31,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	config := flags.String("config", api.ConfigPath, "the runner's configuration; it is deleted once it is read")
 	root := flags.String("root", "/", "put before every absolute path; with another one than / the machine is never powered off")
 	keepOn := flags.Bool("no-poweroff", false, "leave the machine on at the end")
+	tell := flags.Bool("version", false, "print the version and end")
 
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
 		return 2
+	}
+
+	if *tell {
+		_, _ = fmt.Fprintln(stdout, version.Read())
+		return 0
 	}
 
 	if flags.NArg() > 0 {

@@ -115,6 +115,8 @@ func TestProgram(t *testing.T) {
 		"other path":       {config: "{}", args: []string{"--config", "/none"}, code: 1, want: "no such file"},
 		"unknown flag":     {args: []string{"--unknown"}, code: 2, want: "flag provided but not defined"},
 		"unknown argument": {args: []string{"x"}, code: 2, want: `unknown argument "x"`},
+		"help":             {args: []string{"--help"}, code: 0, want: "-no-poweroff"},
+		"version":          {args: []string{"--version"}, code: 0, want: "commit "},
 		"told to stop": {
 			runner: `trap 'exit 0' INT; echo "Listening for Jobs"; while :; do sleep 0.02; done`, config: config,
 			signal: true, code: 0, want: "reason=Terminated",

@@ -15,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sweep"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
-	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -24,7 +23,8 @@ func run(args []string) int { return cli.Run(command(), args) }
 
 func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet-platform", Short: "The fleet platform: API, Sentinel, adapter and sweep"}
-	root.AddCommand(adapter.New(), api.New(), sentinel.New(), sweep.New(), version.New())
+	root.AddCommand(adapter.New(), api.New(), sentinel.New(), sweep.New())
+	cli.AddVersion(root)
 
 	return root
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/uninstall"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/web"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
-	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 )
 
 func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
@@ -27,7 +26,8 @@ func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
 func command() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
 	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), addresses.New(),
-		top.New(), web.New(), uninstall.New(), version.New())
+		top.New(), web.New(), uninstall.New())
+	cli.AddVersion(root)
 
 	return root
 }

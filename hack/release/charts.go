@@ -52,6 +52,28 @@ func (r *release) chart(name string) error {
 	return r.pack(name+"-"+r.plain()+".tgz", entries)
 }
 
+// deploy packs what the documentation speaks of beside charts and manifests: samples, bases and
+// components of kustomize, dashboards, and the script that makes a template.
+func (r *release) deploy() error {
+	folder := "hyperfleet-deploy-" + r.plain()
+
+	entries, err := files(r.source("deploy"), folder+"/deploy")
+	if err != nil {
+		return err
+	}
+
+	entries = slices.DeleteFunc(entries, func(e entry) bool {
+		return strings.HasPrefix(e.name, folder+"/"+chartsFolder+"/") || path.Ext(e.name) == ".go"
+	})
+	slices.SortFunc(entries, byName)
+
+	for i := range entries {
+		entries[i].data = []byte(r.named(string(entries[i].data)))
+	}
+
+	return r.pack(folder+".tgz", entries)
+}
+
 // pack writes a compressed tar into dist.
 func (r *release) pack(name string, entries []entry) error {
 	var out bytes.Buffer
@@ -122,7 +144,12 @@ func files(dir, name string) ([]entry, error) {
 			return nil, err
 		}
 
-		entries = append(entries, entry{name: path.Join(name, item.Name()), data: data, mode: 0o644})
+		mode := int64(0o644)
+		if info.Mode()&0o100 != 0 {
+			mode = 0o755
+		}
+
+		entries = append(entries, entry{name: path.Join(name, item.Name()), data: data, mode: mode})
 	}
 
 	return entries, nil

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -88,20 +89,16 @@ func (r *release) run() error {
 		return fmt.Errorf("version %q is not one such as v0.1.0", r.version)
 	}
 
-	if err := os.RemoveAll(r.dist); err != nil {
-		return fmt.Errorf("empty %s: %w", r.dist, err)
-	}
-
-	if err := os.MkdirAll(r.dist, 0o755); err != nil {
-		return fmt.Errorf("make %s: %w", r.dist, err)
+	if err := r.empty(); err != nil {
+		return err
 	}
 
 	for _, step := range []struct {
 		name string
 		make func() error
 	}{
-		{"programs", r.programs}, {"images", r.images}, {"charts", r.charts}, {"manifests", r.manifests}, {"bundle", r.bundle}, {"site", r.site},
-		{"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
+		{"programs", r.programs}, {"images", r.images}, {"charts", r.charts}, {"manifests", r.manifests}, {"deploy", r.deploy},
+		{"bundle", r.bundle}, {"site", r.site}, {"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
 	} {
 		begun := time.Now()
 
@@ -110,6 +107,36 @@ func (r *release) run() error {
 		}
 
 		log.Printf("%s: done in %.1fs", step.name, time.Since(begun).Seconds())
+	}
+
+	return nil
+}
+
+// empty makes the folder, or removes what an earlier release has left in it. Another folder is left
+// alone: nobody means to lose what is in it.
+func (r *release) empty() error {
+	entries, err := os.ReadDir(r.dist)
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("look into %s: %w", r.dist, err)
+	}
+
+	ours := func(e os.DirEntry) bool {
+		return strings.Contains(e.Name(), "hyperfleet") || strings.HasPrefix(e.Name(), "bootstrap-service-") ||
+			slices.Contains([]string{sumsFile, signatureFile, notesFile, "site"}, e.Name())
+	}
+
+	for _, entry := range entries {
+		if !ours(entry) {
+			return fmt.Errorf("%s is no file of a release: %s is not emptied: name another folder", r.file(entry.Name()), r.dist)
+		}
+	}
+
+	if err := os.RemoveAll(r.dist); err != nil {
+		return fmt.Errorf("empty %s: %w", r.dist, err)
+	}
+
+	if err := os.MkdirAll(r.dist, 0o755); err != nil {
+		return fmt.Errorf("make %s: %w", r.dist, err)
 	}
 
 	return nil

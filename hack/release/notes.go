@@ -9,6 +9,8 @@ import (
 	"strings"
 )
 
+const notesFile = "RELEASE_NOTES.md"
+
 // notes are what CHANGELOG.md says of the version, and how to check what was downloaded.
 func (r *release) notes() error {
 	text, err := os.ReadFile(r.source("CHANGELOG.md"))
@@ -34,7 +36,7 @@ func (r *release) notes() error {
 
 	fmt.Fprintf(&out, "\nBuilt from commit %s.\n", r.commit)
 
-	return r.write("RELEASE_NOTES.md", out.String())
+	return r.write(notesFile, out.String())
 }
 
 // section is what a changelog says of one version. What stands under Unreleased is in the commit

@@ -219,6 +219,63 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// What the documentation speaks of in deploy/ is in it, ready to be applied; the charts are not again.
+func TestDeploy(t *testing.T) {
+	r := fake(t)
+	if err := r.deploy(); err != nil {
+		t.Fatal(err)
+	}
+
+	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-deploy-1.2.3.tgz"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const folder = "hyperfleet-deploy-1.2.3/deploy/"
+
+	files := contents(t, packed)
+
+	for name, want := range map[string]string{
+		"base/deployment.yaml": "image: registry.example.com/fleet/hyperfleet:v1.2.3\n", "samples/start/fleet.yaml": "kind: RunnerPool",
+		"monitoring/dashboards/hyperfleet-overview.json": "{", "namespace-secrets/role.yaml": "kind: Role", "proxmox/make-template.sh": "#!/usr/bin/env bash",
+		"webhooks-tls/kustomization.yaml": "kind: Component",
+	} {
+		if !strings.Contains(string(files[folder+name]), want) {
+			t.Errorf("%s has no %q", name, want)
+		}
+	}
+
+	for name := range files {
+		if strings.HasPrefix(name, folder+"charts/") || strings.HasSuffix(name, ".go") {
+			t.Errorf("it has %s", name)
+		}
+	}
+}
+
+// A release takes the place of the one before it, and of nothing else.
+func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
+	r := fake(t)
+	if err := errors.Join(r.write(sumsFile, ""), r.write(notesFile, ""), r.empty()); err != nil {
+		t.Error(err)
+	}
+
+	if left, err := os.ReadDir(r.dist); err != nil || len(left) > 0 {
+		t.Errorf("%v is left (%v)", left, err)
+	}
+
+	if err := r.write("thesis.tex", "chapter 1"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := r.empty(); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
+		t.Errorf("it empties a folder of somebody's: %v", err)
+	}
+
+	if got := string(read(t, r.file("thesis.tex"))); got != "chapter 1" {
+		t.Errorf("it has %q", got)
+	}
+}
+
 // The documentation is in it as a site, of this version.
 func TestSite(t *testing.T) {
 	r := fake(t)

@@ -135,14 +135,21 @@ func (s *Spec[T]) validate(out *T, unread Problems, doc *Document, from map[stri
 	})
 }
 
-func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out *T) (*Document, error) {
-	path := environ[s.EnvFile]
+// File is the one that Load reads; empty if there is none.
+func (s *Spec[T]) File(flags *pflag.FlagSet) string { return s.file(flags, s.environ()) }
 
+func (s *Spec[T]) file(flags *pflag.FlagSet, environ map[string]string) string {
 	if flags != nil {
 		if given, err := flags.GetString(fileFlag); err == nil && given != "" {
-			path = given
+			return given
 		}
 	}
+
+	return environ[s.EnvFile]
+}
+
+func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out *T) (*Document, error) {
+	path := s.file(flags, environ)
 
 	if path == "" {
 		if s.Required {

@@ -69,8 +69,19 @@ type Sources struct {
 type SourceStatus struct {
 	// Err is what is wrong with the poll or the stream; nil when the last was well.
 	Err error
+	// NotPolled is why nothing was asked for, which is all right; else empty.
+	NotPolled string
 	// Since is when that began.
 	Since time.Time
+}
+
+// says is what tells a status from another.
+func (s SourceStatus) says() string {
+	if s.Err != nil {
+		return "error " + s.Err.Error()
+	}
+
+	return s.NotPolled
 }
 
 // source is what runs for one provider.
@@ -198,17 +209,21 @@ func (s *Sources) wake(pools []types.NamespacedName) {
 
 // note keeps how a source went for all of its pools, and wakes those for which that is
 // changed.
-func (s *Sources) note(pools []readPool, err error) {
+func (s *Sources) note(pools []readPool, err error) { s.noteStatus(pools, SourceStatus{Err: err}) }
+
+func (s *Sources) noteStatus(pools []readPool, now SourceStatus) {
+	now.Since = s.Clock.Now()
+
 	var changed []types.NamespacedName
 
 	s.mu.Lock()
 	for _, pool := range pools {
 		last, known := s.statuses[pool.Key()]
-		if known && (last.Err == nil) == (err == nil) && (err == nil || last.Err.Error() == err.Error()) {
+		if known && last.says() == now.says() {
 			continue
 		}
 
-		s.statuses[pool.Key()] = SourceStatus{Err: err, Since: s.Clock.Now()}
+		s.statuses[pool.Key()] = now
 		changed = append(changed, pool.Key())
 	}
 	s.mu.Unlock()
@@ -352,7 +367,7 @@ func (s *Sources) pollDue(ctx context.Context, at *source, pools []readPool) tim
 		return never
 	}
 
-	s.note(pools, err)
+	err = s.noteAsked(pools, err)
 	s.Metrics.source(pools[0].Runner.Platform, "poll", err)
 
 	if err != nil {
@@ -367,6 +382,36 @@ func (s *Sources) pollDue(ctx context.Context, at *source, pools []readPool) tim
 	at.poll = s.Clock.Now().Add(wait)
 
 	return wait
+}
+
+// noteAsked keeps how a poll went, and gives what is wrong with it. Where there was nothing to ask
+// for, nothing is wrong with the pools that hear of jobs by webhooks, or need no job.
+func (s *Sources) noteAsked(pools []readPool, err error) error {
+	if known, ok := errors.AsType[*workload.Error](err); !ok || known.Reason != workload.ReasonRepositoriesMissing {
+		s.note(pools, err)
+
+		return err
+	}
+
+	var deaf, others []readPool
+
+	for _, pool := range pools {
+		scaling := pool.object.Spec.Scaling
+		if pool.object.Spec.Workload.Webhook == nil && scaling.MinReplicas < scaling.MaxReplicas {
+			deaf = append(deaf, pool)
+		} else {
+			others = append(others, pool)
+		}
+	}
+
+	s.noteStatus(others, SourceStatus{NotPolled: err.Error()})
+	s.note(deaf, err)
+
+	if len(deaf) == 0 {
+		return nil
+	}
+
+	return err
 }
 
 // pollInterval is the shortest that any of the pools asks for; 0 means never.

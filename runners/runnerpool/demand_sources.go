@@ -11,15 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
-
-// ConditionDemandSourcesReady says how polls and streams of the pool's jobs go. It is absent
-// while nobody was asked. Machines are made all the same: webhooks may still come.
-const ConditionDemandSourcesReady = "DemandSourcesReady"
 
 // SourceStatuses tells how jobs are heard of; see demand.Sources.
 type SourceStatuses interface {
@@ -37,14 +34,23 @@ func (s *scope) withSources(result step.Result) step.Result {
 		return result
 	}
 
-	status, reason, message := sourceCondition(source)
+	status, reason, message := sourceCondition(source, s.pool.Spec.Workload.Webhook != nil)
 
-	return result.Also(ConditionDemandSourcesReady, status, reason, message)
+	return result.Also(v1alpha1.ConditionDemandSourcesReady, status, reason, message)
 }
 
-func sourceCondition(status demand.SourceStatus) (metav1.ConditionStatus, string, string) {
+func sourceCondition(status demand.SourceStatus, webhooks bool) (metav1.ConditionStatus, string, string) {
 	since := " since " + status.Since.UTC().Format(time.RFC3339)
-	if status.Err == nil {
+
+	heard := "no job is heard of"
+	if webhooks {
+		heard = "jobs are heard of by webhooks alone"
+	}
+
+	switch {
+	case status.NotPolled != "":
+		return metav1.ConditionTrue, "NotPolled", heard + since + ": " + status.NotPolled
+	case status.Err == nil:
 		return metav1.ConditionTrue, "SourcesReady", "the CI platform answers" + since
 	}
 
@@ -53,5 +59,5 @@ func sourceCondition(status demand.SourceStatus) (metav1.ConditionStatus, string
 		reason = known.Reason
 	}
 
-	return metav1.ConditionFalse, reason, "jobs are heard of by webhooks alone" + since + ": " + status.Err.Error()
+	return metav1.ConditionFalse, reason, heard + since + ": " + status.Err.Error()
 }

@@ -54,6 +54,62 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 	}
 }
 
+// An organisation's pool that nobody tells of jobs, and that names no repository to ask, says so
+// and what to do; once that is done it hears of them.
+func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.GitHub.SetFaults(control.Faults{WebhookLost: 1})
+	f.Populate(0)
+
+	pool := func(name string, most int32, change func(*v1alpha1.RunnerPoolSpec)) *v1alpha1.RunnerPool {
+		pool := f.NewPool(most)
+		pool.Name, pool.Spec.Demand = name, polling(time.Second)
+		pool.Spec.Workload.Config.GitHub.Organization, pool.Spec.Workload.Webhook = "octo-org", nil
+		change(&pool.Spec)
+		f.Create(pool)
+
+		return pool
+	}
+
+	deaf := pool("deaf", 5, func(*v1alpha1.RunnerPoolSpec) {})
+	needless := pool("needless", 0, func(*v1alpha1.RunnerPoolSpec) {})
+	told := pool("told", 5, func(spec *v1alpha1.RunnerPoolSpec) {
+		spec.Workload.Webhook = f.NewPool(0).Spec.Workload.Webhook
+		spec.Workload.Config.GitHub.Labels = []string{"other"}
+	})
+
+	f.Start()
+	f.EventuallyReady(f.NewTemplate())
+
+	message := f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing")
+	for _, want := range []string{"no job is heard of", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook"} {
+		if !strings.Contains(message, want) {
+			t.Errorf("%q does not say %q", message, want)
+		}
+	}
+
+	f.EventuallyCondition(needless, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
+
+	message = f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
+	if !strings.Contains(message, "jobs are heard of by webhooks alone") {
+		t.Errorf("%q does not say that webhooks are all there is", message)
+	}
+
+	before := client.MergeFrom(deaf.DeepCopy())
+	deaf.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"}
+
+	if err := f.Client.Patch(t.Context(), deaf, before); err != nil {
+		t.Fatal(err)
+	}
+
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 50 * time.Millisecond})
+	f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
+	f.EventuallyDone(1)
+	f.EventuallyClean()
+}
+
 // Webhooks that nobody answered are asked for again when the operator comes back.
 func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
@@ -48,6 +49,26 @@ type Pod struct {
 	labels    map[string]string
 	container corev1.Container
 	log       string
+	mount     func()
+	start     func()
+}
+
+// Mount mounts what the volumes are by now, as kubelet does some time after a ConfigMap or a
+// Secret was changed.
+func (p *Pod) Mount() { p.mount() }
+
+// Restarted waits until the program ends, as it has to without an error, and starts it anew.
+func (p *Pod) Restarted(t testing.TB) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	if err := p.Process.Wait(ctx); err != nil {
+		t.Fatalf("%s was to end without an error: %v\n%s", p.container.Name, err, p.Said(t))
+	}
+
+	p.start()
 }
 
 // listens is where a file says what port the program listens on.
@@ -74,6 +95,7 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 	dir := n.T.TempDir()
 	p := &Pod{labels: template.Labels, container: spec.Containers[0], Ports: map[string]string{}, log: filepath.Join(dir, "log")}
 	paths := n.mount(p, dir, spec.Volumes)
+	p.mount = func() { n.mount(p, dir, spec.Volumes) }
 
 	args := make([]string, 0, len(p.container.Args))
 	for _, arg := range p.container.Args {
@@ -93,12 +115,16 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 		environ = append(environ, kubeconfig+"="+n.Env.Kubeconfig(n.T, account))
 	}
 
-	var err error
+	p.start = func() {
+		var err error
 
-	p.Process, err = procrun.Start(n.T.Context(), procrun.Spec{
-		Name: name, Path: n.Binary, Args: args, Dir: dir, LogPath: p.log, Env: environ,
-	})
-	n.must(err)
+		p.Process, err = procrun.Start(n.T.Context(), procrun.Spec{
+			Name: name, Path: n.Binary, Args: args, Dir: dir, LogPath: p.log, Env: environ,
+		})
+		n.must(err)
+	}
+
+	p.start()
 	n.T.Cleanup(func() {
 		if err := p.Process.Stop(); err != nil && spec.RestartPolicy != corev1.RestartPolicyNever {
 			n.T.Errorf("stop %s: %v", name, err)
@@ -110,13 +136,13 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 	return p
 }
 
-// mount writes down the volumes, and gives where their paths are.
+// mount mounts the volumes, and gives where their paths are.
 func (n *Node) mount(p *Pod, dir string, volumes []corev1.Volume) *strings.Replacer {
 	n.T.Helper()
 
 	var (
 		pairs []string
-		texts = map[string]string{}
+		texts = map[string]map[string]string{}
 	)
 
 	for _, mounted := range p.container.VolumeMounts {
@@ -126,55 +152,60 @@ func (n *Node) mount(p *Pod, dir string, volumes []corev1.Volume) *strings.Repla
 		pairs = append(pairs, mounted.MountPath+"/", place+"/")
 
 		for i := range volumes {
-			if volumes[i].Name != mounted.Name {
-				continue
-			}
-
-			for name, text := range n.files(&volumes[i]) {
-				texts[filepath.Join(place, name)] = text
+			if volumes[i].Name == mounted.Name && volumes[i].EmptyDir == nil {
+				texts[place] = n.files(&volumes[i])
 			}
 		}
 	}
 
-	paths := strings.NewReplacer(pairs...)
-	services := n.services()
+	paths, services := strings.NewReplacer(pairs...), n.services()
 
-	for file, text := range texts {
-		text = listens.ReplaceAllStringFunc(text, func(line string) string {
-			parts := listens.FindStringSubmatch(line)
-			p.Ports[parts[2]] = loopback.Address(n.T)
+	for place, files := range texts {
+		for name, text := range files {
+			text = services.Replace(paths.Replace(listens.ReplaceAllStringFunc(text, p.listen(n.T))))
 
-			return parts[1] + p.Ports[parts[2]]
-		})
-		text = services.Replace(paths.Replace(text))
+			if n.Change != nil {
+				text = n.Change(text)
+			}
 
-		if n.Change != nil {
-			text = n.Change(text)
+			files[name] = text
 		}
 
-		n.must(os.WriteFile(file, []byte(text), 0o600))
+		volume.Mount(n.T, place, files)
 	}
 
 	return paths
 }
 
+// listen puts an address of this machine in the place of a port that a file names.
+func (p *Pod) listen(t testing.TB) func(string) string {
+	return func(line string) string {
+		parts := listens.FindStringSubmatch(line)
+		if p.Ports[parts[2]] == "" {
+			p.Ports[parts[2]] = loopback.Address(t)
+		}
+
+		return parts[1] + p.Ports[parts[2]]
+	}
+}
+
 // files are those of a volume.
-func (n *Node) files(volume *corev1.Volume) map[string]string {
+func (n *Node) files(of *corev1.Volume) map[string]string {
 	n.T.Helper()
 
 	out := map[string]string{}
 
 	switch {
-	case volume.ConfigMap != nil:
+	case of.ConfigMap != nil:
 		var config corev1.ConfigMap
 
-		n.get(volume.ConfigMap.Name, &config)
+		n.get(of.ConfigMap.Name, &config)
 
 		return config.Data
-	case volume.Secret != nil:
+	case of.Secret != nil:
 		var secret corev1.Secret
 
-		n.get(volume.Secret.SecretName, &secret)
+		n.get(of.Secret.SecretName, &secret)
 
 		items := volume.Secret.Items
 		for name := range secret.Data {
@@ -191,8 +222,8 @@ func (n *Node) files(volume *corev1.Volume) map[string]string {
 
 			out[item.Path] = string(value)
 		}
-	case volume.EmptyDir == nil:
-		n.T.Fatalf("volume %s: only ConfigMaps, Secrets and empty folders are mounted here", volume.Name)
+	default:
+		n.T.Fatalf("volume %s: only ConfigMaps, Secrets and empty folders are mounted here", of.Name)
 	}
 
 	return out

@@ -97,6 +97,10 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 	names := p.pollable(repositories)
 	p.polls.keep(names)
 
+	if len(names) == 0 {
+		return nil, workload.NothingToAsk(p.urls.scope.String())
+	}
+
 	var (
 		out    []workload.Job
 		errs   []error

@@ -282,6 +282,16 @@ func TestPollScopes(t *testing.T) {
 			}
 		})
 	}
+
+	// GitHub has no list of what is not a repository's.
+	for text, scope := range map[string]github.Settings{
+		"organization octo-org": {Organization: "octo-org"}, "enterprise corp": {Enterprise: "corp"},
+	} {
+		scope.Token, scope.APIURL = githubtest.PAT, server.URL
+		p, _ := poller(t, &scope)
+		_, err := p.Jobs(t.Context(), []string{"not a repository"})
+		checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, text+": name repositories in spec.demand")
+	}
 }
 
 // A repository that cannot be read is named, and doesn't keep the others.

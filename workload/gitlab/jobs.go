@@ -73,6 +73,10 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 		return nil, err
 	}
 
+	if len(projects) == 0 && p.where.kind == instanceScope {
+		return nil, workload.NothingToAsk("the instance")
+	}
+
 	var out []workload.Job
 
 	for _, project := range projects {

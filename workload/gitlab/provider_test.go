@@ -306,7 +306,6 @@ func TestJobsOfAScope(t *testing.T) {
 		"a group has those of subgroups":  {groupScope(server), nil, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
 		"a group leaves out others":       {groupScope(server), []string{"elsewhere/app", "gitlab-org/gone", "GitLab-org/other"}, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
 		"an instance has those asked for": {instanceScope(server), []string{"elsewhere/app", "no project", "elsewhere/app"}, map[string]int{"elsewhere/app": 1}},
-		"an instance has no list":         {instanceScope(server), nil, map[string]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -335,6 +334,10 @@ func TestJobsOfAScope(t *testing.T) {
 			}
 		})
 	}
+
+	whole, _ := provider(t, instanceScope(server)).(workload.Poller)
+	_, err := whole.Jobs(t.Context(), nil)
+	checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, "the instance: name repositories in spec.demand")
 }
 
 func TestValidateExplains(t *testing.T) {

@@ -12,6 +12,10 @@ import (
 // the workload that it was made from: when the pool's differ, the machine is replaced.
 const AnnotationTemplateHash = "hyperfleet.io/template-hash"
 
+// ConditionDemandSourcesReady of a RunnerPool says how polls and streams of its jobs go. It is
+// absent while nobody was asked. Machines are made all the same: webhooks may still come.
+const ConditionDemandSourcesReady = "DemandSourcesReady"
+
 // RunnerPoolSpec says what work a pool takes and how many machines it may have.
 // +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
 // +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'forgejo-actions', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite, forgejo-actions or generic pool is made for one job and can't wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped can be used"

@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/mounted"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/feed"
@@ -71,6 +72,15 @@ On SIGTERM it is not ready any more, takes no more events, and lets those in wor
 30 seconds at most. A second signal ends it at once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
+				deployment, err := spec.Load(cmd.Flags())
+				if err == nil {
+					_, err = task.LoadFile(taskFile, deployment)
+				}
+
+				return err
+			})
+
 			deployment, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return err
@@ -99,7 +109,7 @@ On SIGTERM it is not ready any more, takes no more events, and lets those in wor
 				stop()
 			}()
 
-			return runAdapter(ctx, deployment, taskFile, events)
+			return runAdapter(ctx, deployment, files, taskFile, events)
 		},
 	}
 
@@ -150,13 +160,19 @@ func loadBroker(path string) (platform.Broker, error) {
 }
 
 // runAdapter wires an adapter together, and runs it.
-func runAdapter(ctx context.Context, deployment *adapterapi.Deployment, taskFile string, events platform.Broker) error {
+func runAdapter(
+	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Files, taskFile string, events platform.Broker,
+) error {
 	info := version.Read()
 	if err := task.CheckFramework(deployment.Adapter.FrameworkVersion, info.Version); err != nil {
 		return err
 	}
 
 	logger := logging(deployment.Log)
+
+	ctx, stop := files.Until(ctx, logger)
+	defer stop()
+
 	ctrl.SetLogger(log.Logr(logger)) // the watches' library has a logger of its own
 
 	// Standard output has the log, in one format.

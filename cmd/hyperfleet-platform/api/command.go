@@ -15,6 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/mounted"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 	"github.com/hyperfleet/hyperfleet/platform/server"
@@ -31,6 +32,12 @@ func New() *cobra.Command {
 Any number of replicas may run. docs/reference/fleet-api.md has the configuration.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
+				_, err := spec.Load(cmd.Flags())
+
+				return err
+			})
+
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return err
@@ -39,7 +46,7 @@ Any number of replicas may run. docs/reference/fleet-api.md has the configuratio
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 
-			return run(ctx, *config, cmd.ErrOrStderr())
+			return run(ctx, *config, files, cmd.ErrOrStderr())
 		},
 	}
 	cmd.SetContext(context.Background())

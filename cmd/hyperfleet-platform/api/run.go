@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/mounted"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 	"github.com/hyperfleet/hyperfleet/platform/probes"
@@ -41,12 +42,15 @@ const (
 	stopTimeout = 25 * time.Second
 )
 
-// run serves until ctx ends.
-func run(ctx context.Context, c platform.API, diagnostics io.Writer) error {
+// run serves until ctx ends, or the files of its configuration are others.
+func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics io.Writer) error {
 	// Both were validated.
 	level, _ := log.ParseLevel(c.Log.Level)
 	format, _ := log.ParseFormat(c.Log.Format)
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
+
+	ctx, stop := files.Until(ctx, logger)
+	defer stop()
 
 	info := version.Read()
 

@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/mounted"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
@@ -50,6 +51,12 @@ reconciled, or was not looked at for long. Replicas agree on one that sends.`,
 			"  hyperfleet-platform sentinel config validate --config sentinel.yaml",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
+				_, err := spec.Load(cmd.Flags())
+
+				return err
+			})
+
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return cli.Usagef("sentinel: %w", err)
@@ -58,7 +65,7 @@ reconciled, or was not looked at for long. Replicas agree on one that sends.`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 
-			return run(ctx, *config, cmd.ErrOrStderr())
+			return run(ctx, *config, files, cmd.ErrOrStderr())
 		},
 	}
 	cmd.SetContext(context.Background())
@@ -148,7 +155,7 @@ func shareBroker(c *platform.Sentinel) error {
 const gcPercent = 50
 
 // run wires Sentinel together.
-func run(ctx context.Context, config platform.Sentinel, diagnostics io.Writer) error {
+func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, diagnostics io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -156,6 +163,9 @@ func run(ctx context.Context, config platform.Sentinel, diagnostics io.Writer) e
 	level, _ := log.ParseLevel(config.Log.Level)    // validated
 	format, _ := log.ParseFormat(config.Log.Format) // validated
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
+
+	ctx, stop := files.Until(ctx, logger)
+	defer stop()
 
 	info := version.Read()
 

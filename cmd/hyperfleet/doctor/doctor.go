@@ -51,7 +51,7 @@ func (d *doctor) look(ctx context.Context) error {
 		ailing = append(ailing, found...)
 
 		if sure {
-			d.led(area, leaders[area], objects)
+			d.led(ctx, area, leaders[area], objects)
 		}
 
 		if objects == 0 && len(leaders[area]) == 0 {

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -224,6 +226,15 @@ func TestObjects(t *testing.T) { //nolint:paralleltest // see above
 		say(t, queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
 	}
 
+	deaf := object("RunnerPool", namespace, "deaf", map[string]any{
+		"templateRef": map[string]any{"name": "linux"},
+		"workload":    map[string]any{"type": "github-actions", "config": map[string]any{"github": map[string]any{"organization": "o"}}},
+	})
+	create(t, deaf)
+	say(t, deaf,
+		condition("Ready", metav1.ConditionTrue, time.Hour, "AsDesired", ""),
+		condition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "no job is heard of"))
+
 	// Kinds without conditions are never late.
 	create(t, object("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
 
@@ -239,8 +250,10 @@ warning   HypervisorCluster trusting: InsecureTLS, for 3h
             AsConfigured: spec.tls.insecureSkipVerify
 problem   RunnerJob `+namespace+`/waits: NoPool, for 30m
             no pool has the labels [linux]
+warning   RunnerPool `+namespace+`/deaf: DemandSourcesReady, for 59m
+            RepositoriesMissing: no job is heard of
 
-3 problems, 1 warning
+3 problems, 2 warnings
 `)
 
 	out, err := execute(t, env.Config, "-n", "default", "--waiting", "5m", "--output", "json")
@@ -283,6 +296,18 @@ func TestNobodyLooks(t *testing.T) { //nolint:paralleltest // see above
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 		must(t, env.Client.Patch(context.WithoutCancel(t.Context()), kept, patch))
 	})
+
+	// A condition that the schema gives, as that of a new DPFHCPBridge, counts from the object's time.
+	d := &doctor{now: time.Now(), waiting: defaultWaiting}
+	given := object("HypervisorCluster", "", "given", nil)
+	given.SetCreationTimestamp(metav1.NewTime(d.now.Add(-time.Hour)))
+	must(t, unstructured.SetNestedSlice(given.Object, []any{map[string]any{
+		"type": "Ready", "status": "Unknown", "reason": "NotLookedAt", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
+	}}, "status", "conditions"))
+
+	if f, ails := d.object(given, true); !ails || int(*f.ForSeconds) != 3600 {
+		t.Errorf("%v %+v, want one of an hour", ails, f)
+	}
 
 	for _, tc := range []struct {
 		later time.Duration
@@ -334,6 +359,26 @@ func TestOperators(t *testing.T) { //nolint:paralleltest // see above
 	if got, want := finding(runners), "problem none has ever run it in namespace hyperfleet-system (--operator-namespace), and it has 1 object "+
 		"to look after: kubectl apply --server-side -f hyperfleet.yaml of the release, or its chart hyperfleet with areas.runners.enabled"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+
+	// It is installed, and its image can't be had.
+	pods := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: "hyperfleet-runners"}}
+	pods.Spec.Replicas = new(int32(2))
+	pods.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	pods.Spec.Template.Labels = pods.Spec.Selector.MatchLabels
+	pods.Spec.Template.Spec.Containers = []corev1.Container{{Name: "operator", Image: "hyperfleet"}}
+	create(t, pods)
+
+	if got, want := finding(runners), "problem none runs it: Deployment hyperfleet-system/hyperfleet-runners has 0 of 2 pods ready: "+
+		"kubectl describe pods -n hyperfleet-system -l app.kubernetes.io/name=hyperfleet-runners"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+
+	pods.Status.Replicas, pods.Status.ReadyReplicas = 1, 1
+	must(t, env.Client.Status().Update(t.Context(), pods))
+
+	if got := finding(runners); !strings.HasPrefix(got, "problem none has ever run it") {
+		t.Errorf("%s, though a pod is ready", got)
 	}
 
 	alone := lease(t, "hyperfleet-runners", "one", 20*time.Minute)

@@ -29,13 +29,20 @@ const (
 	seenWithin = time.Minute
 )
 
-// unwelcome are conditions that are a warning when they are True, the worst first; all others
-// are steps, and Ready has the reason of the one that is not done.
-func unwelcome() []string {
-	return []string{
-		infrav1.ConditionRolloutStopped, infrav1.ConditionIPPoolExhausted, bridgev1.ConditionHostedClusterDegraded,
-		v1alpha1.ConditionAddressesFewerThanMachines, infrav1.ConditionAddressesFewerThanReplicas,
-		infrav1.ConditionPrefixLengthGuessed, "InsecureTLS",
+// unwelcome are conditions that are a warning, and what they say then, the worst first; all
+// others are steps, and Ready has the reason of the one that is not done.
+func unwelcome() []metav1.Condition {
+	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
+
+	return []metav1.Condition{
+		{Type: infrav1.ConditionRolloutStopped, Status: yes},
+		{Type: infrav1.ConditionIPPoolExhausted, Status: yes},
+		{Type: bridgev1.ConditionHostedClusterDegraded, Status: yes},
+		{Type: v1alpha1.ConditionDemandSourcesReady, Status: no},
+		{Type: v1alpha1.ConditionAddressesFewerThanMachines, Status: yes},
+		{Type: infrav1.ConditionAddressesFewerThanReplicas, Status: yes},
+		{Type: infrav1.ConditionPrefixLengthGuessed, Status: yes},
+		{Type: "InsecureTLS", Status: yes},
 	}
 }
 
@@ -133,6 +140,11 @@ func (d *doctor) object(o *unstructured.Unstructured, reports bool) (Finding, bo
 
 	found := func(level Level, since time.Time, reason, message string) (Finding, bool) {
 		about.Level, about.Reason, about.Message = level, reason, message
+		// A condition that the kind's schema gives is as old as Unix.
+		if since.Unix() == 0 {
+			since = o.GetCreationTimestamp().Time
+		}
+
 		if !since.IsZero() {
 			seconds := max(d.now.Sub(since).Seconds(), 0)
 			about.ForSeconds = &seconds
@@ -160,9 +172,9 @@ func (d *doctor) object(o *unstructured.Unstructured, reports bool) (Finding, bo
 		return found(Problem, ready.LastTransitionTime.Time, ready.Reason, ready.Message)
 	}
 
-	for _, name := range unwelcome() {
-		if c := apimeta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
-			return found(Warning, c.LastTransitionTime.Time, name, strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
+	for _, one := range unwelcome() {
+		if c := apimeta.FindStatusCondition(conditions, one.Type); c != nil && c.Status == one.Status {
+			return found(Warning, c.LastTransitionTime.Time, one.Type, strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
 		}
 	}
 

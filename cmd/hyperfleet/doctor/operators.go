@@ -5,11 +5,13 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
@@ -69,8 +71,22 @@ func (d *doctor) leaders(ctx context.Context) (map[string][]leader, bool) {
 	return out, true
 }
 
+// asleep says of which Deployment of an area no pod is ready, and where it is told why; empty if that
+// is not known.
+func (d *doctor) asleep(ctx context.Context, area string) string {
+	name := client.ObjectKey{Namespace: d.operator, Name: leasePrefix + area}
+
+	pods := &appsv1.Deployment{}
+	if err := d.client.Get(ctx, name, pods); err != nil || pods.Status.ReadyReplicas > 0 || ptr.Deref(pods.Spec.Replicas, 1) == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf("Deployment %s has %d of %d pods ready: kubectl describe pods -n %s -l app.kubernetes.io/name=%s",
+		name, pods.Status.ReadyReplicas, ptr.Deref(pods.Spec.Replicas, 1), d.operator, name.Name)
+}
+
 // led says whether an operator runs an area of which there are objects.
-func (d *doctor) led(area string, leaders []leader, objects int) {
+func (d *doctor) led(ctx context.Context, area string, leaders []leader, objects int) {
 	subject := "operator of " + area
 
 	fresh := slices.DeleteFunc(slices.Clone(leaders), func(l leader) bool { return !l.fresh })
@@ -79,8 +95,19 @@ func (d *doctor) led(area string, leaders []leader, objects int) {
 	case len(fresh) > 1:
 		d.report.addf(Problem, subject, "two run it, %s with the Lease %s and %s with the Lease %s: "+
 			"leave the area out of the controllers of one of them", fresh[0].holder, fresh[0].lease, fresh[1].holder, fresh[1].lease)
+
+		return
 	case len(fresh) == 1:
 		d.report.addf(Fine, subject, "%s runs it", fresh[0].holder)
+
+		return
+	}
+
+	asleep := d.asleep(ctx, area)
+
+	switch {
+	case asleep != "":
+		d.report.addf(Problem, subject, "none runs it: %s", asleep)
 	case objects == 0:
 		d.report.addf(Fine, subject, "none, and there is nothing for it to do")
 	case len(leaders) > 0:

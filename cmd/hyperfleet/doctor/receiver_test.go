@@ -37,6 +37,7 @@ func TestReceiver(t *testing.T) { //nolint:paralleltest // it speaks of the whol
 	// A variable of the pods counts before the file.
 	labels := map[string]string{"app": "operator"}
 	pods := &appsv1.Deployment{ObjectMeta: meta}
+	pods.Spec.Replicas = new(int32) // nobody is missed
 	pods.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
 	pods.Spec.Template.Labels = labels
 	pods.Spec.Template.Spec.Containers = []corev1.Container{{

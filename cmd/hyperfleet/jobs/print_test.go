@@ -227,6 +227,33 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Of the jobs that are over, the one that ended last is first, however long it waited.
+func TestSort(t *testing.T) {
+	t.Parallel()
+
+	at := func(second int) *metav1.Time { return &metav1.Time{Time: time.Unix(int64(second), 0)} }
+	job := func(name string, state v1alpha1.JobState, queued int, completed *metav1.Time) v1alpha1.RunnerJob {
+		return v1alpha1.RunnerJob{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       v1alpha1.RunnerJobSpec{State: state, QueuedAt: at(queued), CompletedAt: completed},
+		}
+	}
+	all := []v1alpha1.RunnerJob{
+		job("soon over", v1alpha1.JobCompleted, 3, at(20)), job("runs", v1alpha1.JobRunning, 2, nil),
+		job("long waited", v1alpha1.JobCompleted, 1, at(30)), job("newer", v1alpha1.JobQueued, 5, nil), job("older", v1alpha1.JobQueued, 4, nil),
+	}
+	Sort(all)
+
+	var got []string
+	for i := range all {
+		got = append(got, all[i].Name)
+	}
+
+	if diff := cmp.Diff([]string{"older", "newer", "runs", "long waited", "soon over"}, got); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
 func TestFind(t *testing.T) {
 	t.Parallel()
 

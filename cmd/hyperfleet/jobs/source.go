@@ -88,11 +88,20 @@ func Sort(jobs []v1alpha1.RunnerJob) {
 		age := born(&a).Compare(born(&b))
 
 		if a.Spec.State == v1alpha1.JobCompleted {
-			age = -age
+			age = over(&b).Compare(over(&a))
 		}
 
 		return cmp.Or(cmp.Compare(x, y), age, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// over is when a job was over.
+func over(job *v1alpha1.RunnerJob) time.Time {
+	if job.Spec.CompletedAt != nil {
+		return job.Spec.CompletedAt.Time
+	}
+
+	return born(job)
 }
 
 // born is when a job began to wait.

@@ -253,6 +253,15 @@ func (s *Summary) trouble(kind string, obj client.Object, ready Ready) {
 // PoolOf reads a pool.
 func PoolOf(pool *v1alpha1.RunnerPool) Pool {
 	out := Pool{RunnerPool: pool, Ready: ReadyOf(pool.Status.Conditions)}
+
+	// It could make machines, and nothing tells it of a job.
+	heard := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDemandSourcesReady)
+	deaf := heard != nil && heard.Status == metav1.ConditionFalse && pool.Spec.Workload.Webhook == nil
+
+	if deaf && out.Ready.Status == metav1.ConditionTrue {
+		out.Ready = Ready{heard.Status, heard.Reason, heard.Message, heard.LastTransitionTime.Time}
+	}
+
 	whole := float64(max(pool.Spec.Scaling.MaxReplicas, pool.Status.Replicas, 1))
 	out.BusyShare = 100 * float64(pool.Status.BusyReplicas) / whole
 	out.IdleShare = 100 * float64(out.Idle()) / whole

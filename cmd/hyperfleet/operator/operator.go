@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/mounted"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 )
@@ -35,9 +36,16 @@ func New() *cobra.Command {
 		Use:   "operator",
 		Short: "Run the controllers",
 		Long: "Run the controllers of the chosen areas against a Kubernetes API server. Settings come from\n" +
-			"defaults, a file (--config, usually a ConfigMap), HYPERFLEET_* variables, and flags, in this order.",
+			"defaults, a file (--config, usually a ConfigMap), HYPERFLEET_* variables, and flags, in this order.\n" +
+			"When a mounted ConfigMap has changed and is valid, the operator ends, to be started with it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
+				_, err := spec.Load(cmd.Flags())
+
+				return err
+			})
+
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return fmt.Errorf("read configuration: %w", err)
@@ -53,7 +61,8 @@ func New() *cobra.Command {
 				return err
 			}
 
-			ctx := ctrl.SetupSignalHandler()
+			ctx, stop := files.Until(ctrl.SetupSignalHandler(), logger)
+			defer stop()
 
 			endTracing, err := tracing.Start(ctx, tracing.Options{
 				Service: "hyperfleet-operator", Version: version.Read().Version, Log: logger,

@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 // checkTimeout bounds one check. People may think for as long as they like.
@@ -280,7 +282,15 @@ func (o *options) validate() error {
 		return cli.Usagef("--memory %s: write a size such as 8Gi", o.Memory)
 	case o.MaxMachines < 1:
 		return cli.Usagef("--max-machines %d: at least 1", o.MaxMachines)
-	default:
-		return nil
 	}
+
+	if _, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: o.Fingerprint}, nil, nil); err != nil {
+		return cli.Usagef("--fingerprint %s: %w", o.Fingerprint, errors.Unwrap(err))
+	}
+
+	if _, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: o.CABundle}, nil, nil); err != nil {
+		return cli.Usagef("--ca-file %s: %w", o.caFile, errors.Unwrap(err))
+	}
+
+	return nil
 }

@@ -5,6 +5,8 @@ package setup
 
 import (
 	"bytes"
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,11 +110,22 @@ func TestAnswersAreTried(t *testing.T) {
 		"repository": githubtest.Repo, "github-token-file": secret(t, githubtest.PAT), "github-url": forge.URL,
 	}
 
+	other := httptest.NewTLSServer(nil)
+	t.Cleanup(other.Close)
+
+	authority := func(text []byte) map[string]string {
+		return map[string]string{"ca-file": secret(t, string(text)), "fingerprint": ""}
+	}
+
 	for name, tc := range map[string]struct {
 		change map[string]string
 		want   string
 	}{
 		"all is right":          {},
+		"another certificate":   {change: map[string]string{"fingerprint": strings.Repeat("AB:", 31) + "AB"}, want: "give it: --fingerprint " + server.Fingerprint()},
+		"half a fingerprint":    {change: map[string]string{"fingerprint": "AB:CD"}, want: "--fingerprint AB:CD: want a SHA-256"},
+		"another authority":     {change: authority(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})), want: "--ca-file does not vouch"},
+		"no authority":          {change: authority([]byte("text")), want: "no certificate in it: write PEM"},
 		"an unknown template":   {change: map[string]string{"template": "none"}, want: "none"},
 		"a wrong token":         {change: map[string]string{"token-secret-file": secret(t, "11111111-1111-1111-1111-111111111111")}, want: "token"},
 		"an unknown authority":  {change: map[string]string{"fingerprint": ""}, want: "--fingerprint " + server.Fingerprint()},
@@ -135,10 +148,14 @@ func TestAnswersAreTried(t *testing.T) {
 				args = append(args, "--"+flag, value)
 			}
 
+			if file := tc.change["ca-file"]; file != "" {
+				args = append(args, "--ca-file", file)
+			}
+
 			said, err := initialise(t, args...)
 			if tc.want != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.want) {
-					t.Errorf("%v, want %q", err, tc.want)
+				if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "tls.") {
+					t.Errorf("%v, want %q, and nothing of tls.*, which is no flag", err, tc.want)
 				}
 
 				if _, err := os.Stat(dir); err == nil {

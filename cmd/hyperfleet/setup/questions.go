@@ -6,6 +6,8 @@ package setup
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 // question is one thing to ask, and the flag that answers it.
@@ -94,7 +97,25 @@ func (o *options) tryHypervisor(ctx context.Context) (string, error) {
 		}
 	}
 
-	return o.checkHypervisor(ctx)
+	said, err := o.checkHypervisor(ctx)
+
+	return said, o.inFlags(err)
+}
+
+// inFlags names the flags where the operator would name fields of a HypervisorCluster.
+func (o *options) inFlags(err error) error {
+	const compare = "compare the fingerprint with NODE > System > Certificates in the web interface, and give it: --fingerprint "
+
+	if pinned, ok := errors.AsType[*hypervisor.FingerprintError](err); ok {
+		return errors.New(o.Endpoint + " shows another certificate than that of --fingerprint: " + compare + pinned.Got)
+	}
+
+	if refused, ok := errors.AsType[*tls.CertificateVerificationError](err); ok && len(refused.UnverifiedCertificates) > 0 {
+		return fmt.Errorf("the authority in --ca-file does not vouch for the certificate of %s: %w: give the one that does, or %s%s",
+			o.Endpoint, refused.Err, compare, hypervisor.Fingerprint(sha256.Sum256(refused.UnverifiedCertificates[0].Raw)))
+	}
+
+	return err
 }
 
 // tryPlatform checks the answers about the CI platform.

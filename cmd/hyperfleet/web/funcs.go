@@ -169,8 +169,10 @@ func phasesOf(moments []jobs.Moment, now time.Time) []phase {
 
 	names := map[v1alpha1.JobMoment]named{
 		v1alpha1.MomentQueued: {"queued", "wait"}, v1alpha1.MomentReceived: {"queued", "wait"},
-		v1alpha1.MomentWaiting: {"queued", "wait"}, v1alpha1.MomentDecided: {"cloning", "clone"},
-		v1alpha1.MomentCloned: {"booting", "boot"}, v1alpha1.MomentBooted: {"booting", "boot"},
+		v1alpha1.MomentWaiting: {"queued", "wait"},
+		// The job may have waited for its turn before its machine was begun.
+		v1alpha1.MomentDecided: {"until cloned", "clone"},
+		v1alpha1.MomentCloned:  {"booting", "boot"}, v1alpha1.MomentBooted: {"booting", "boot"},
 		v1alpha1.MomentRegistered: {"idle", "idle"}, v1alpha1.MomentStarted: {"job", "run"},
 		v1alpha1.MomentFinished: {"clean-up", "end"}, momentPlaced: {"cloning", "clone"}, momentStopped: {"clean-up", "end"},
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
@@ -144,9 +145,19 @@ current-context: here
 		}
 	}
 
-	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+	none := filepath.Join(dir, "none")
+	t.Setenv("KUBECONFIG", none)
 
-	if _, err := (&cli.Kube{}).Connect(); err == nil || err.Error() != "find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG" {
+	if _, err := (&cli.Kube{}).Connect(); err == nil || err.Error() != "find the API server: KUBECONFIG is "+none+", and there is no kubeconfig" {
+		t.Errorf("with the name of a kubeconfig that there is not: %v", err)
+	}
+
+	t.Setenv("KUBECONFIG", "")
+
+	_, other := os.Stat(clientcmd.RecommendedHomeFile) // that of whoever runs the test
+	_, err := (&cli.Kube{}).Connect()
+
+	if other != nil && (err == nil || err.Error() != "find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG") {
 		t.Errorf("without a kubeconfig: %v", err)
 	}
 }

@@ -68,6 +68,10 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
+		if named := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); named != "" && k.Kubeconfig == "" {
+			return nil, fmt.Errorf("find the API server: KUBECONFIG is %s, and there is no kubeconfig", named)
+		}
+
 		// The library's words name a variable that is long out of use.
 		return nil, errors.New("find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG")
 	}

@@ -10,8 +10,6 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
-
-	"github.com/spf13/cobra"
 )
 
 // What releases are linked with: go build does not see the tag in every checkout. Each goes
@@ -79,31 +77,15 @@ func (i Info) from(build *debug.BuildInfo) Info {
 	return i
 }
 
-// New makes the command.
-func New() *cobra.Command {
-	var output string
-
-	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version, the commit and the Go version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return Read().print(cmd.OutOrStdout(), output)
-		},
-	}
-	cmd.Flags().StringVar(&output, "output", "text", "text or json")
-
-	return cmd
-}
-
-func (i Info) print(w io.Writer, output string) error {
+// Print prints it as output says: text or json.
+func (i Info) Print(w io.Writer, output string) error {
 	var err error
 
 	switch output {
 	case "json":
 		err = json.NewEncoder(w).Encode(i)
 	case "text":
-		_, err = fmt.Fprintln(w, i.text())
+		_, err = fmt.Fprintln(w, i)
 	default:
 		return fmt.Errorf("print version: unknown output %q: use text or json", output)
 	}
@@ -115,7 +97,8 @@ func (i Info) print(w io.Writer, output string) error {
 	return nil
 }
 
-func (i Info) text() string {
+// String is the text.
+func (i Info) String() string {
 	commit := i.Commit
 	if commit == "" {
 		commit = "unknown"

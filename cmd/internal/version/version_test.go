@@ -4,8 +4,6 @@
 package version
 
 import (
-	"bytes"
-	"encoding/json"
 	"runtime/debug"
 	"testing"
 
@@ -51,60 +49,4 @@ func TestLinked(t *testing.T) {
 	if modified = "true"; !seen.linked().Modified {
 		t.Error("a tree with changes is not told of")
 	}
-}
-
-func TestCommand(t *testing.T) {
-	t.Parallel()
-
-	tests := []struct {
-		name    string
-		args    []string
-		isJSON  bool
-		wantErr string
-	}{
-		{name: "text is the default"},
-		{name: "json is one object", args: []string{"--output", "json"}, isJSON: true},
-		{
-			name: "another output is an error that names the choices", args: []string{"--output", "xml"},
-			wantErr: `print version: unknown output "xml": use text or json`,
-		},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-
-			var out bytes.Buffer
-
-			cmd := New()
-			cmd.SetOut(&out)
-			cmd.SetArgs(tt.args)
-			cmd.SilenceUsage, cmd.SilenceErrors = true, true
-
-			err := cmd.Execute()
-			if got := errText(err); got != tt.wantErr {
-				t.Fatalf("error %q, want %q", got, tt.wantErr)
-			}
-
-			if err != nil {
-				return
-			}
-
-			var info Info
-			if tt.isJSON {
-				if err := json.Unmarshal(out.Bytes(), &info); err != nil || info != Read() {
-					t.Errorf("got %s (%v), want %+v", out.Bytes(), err, Read())
-				}
-			} else if want := Read().text() + "\n"; out.String() != want {
-				t.Errorf("got %q, want %q", out.String(), want)
-			}
-		})
-	}
-}
-
-func errText(err error) string {
-	if err == nil {
-		return ""
-	}
-
-	return err.Error()
 }

@@ -73,6 +73,22 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		Kind: "ServiceMonitor", Namespace: space, Name: "hyperfleet", Token: env.ServiceAccount(t, "monitoring", "prometheus-k8s").BearerToken,
 	}, "hyperfleet_build_info", len(pods), slices.Collect(maps.Values(pods))...)
 
+	// What it prints is applied by people, who do not mean to drain.
+	const template = "helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml"
+
+	if printed := u.types(template + "\n"); !strings.Contains(printed, "kind: Deployment") || strings.Contains(printed, "helm.sh/hook") {
+		t.Errorf("it prints a hook:\n%s", printed)
+	}
+
+	if hooks := u.types("helm get hooks hyperfleet --namespace " + space + "\n"); !strings.Contains(hooks, "kind: Job") {
+		t.Errorf("the release has no Job that drains:\n%s", hooks)
+	}
+
+	said := u.types(template + " --set areas.runners.enabled=false 2>&1 || true\n")
+	if want := "ingress.enabled: it leads to the area runners, which is off"; !strings.Contains(said, want) {
+		t.Errorf("an ingress to nobody: %s, want %s", said, want)
+	}
+
 	before := u.versions(env)
 	u.types("helm upgrade hyperfleet hyperfleet-0.1.0.tgz" + options)
 

@@ -244,6 +244,15 @@ func (w *world) livesInACluster() {
 	kubelet.Scraped(w.t, w.kube, kubelet.Monitor{Kind: "PodMonitor", Namespace: space, Name: "hyperfleet-platform"},
 		"hyperfleet_adapter_up == 1", 2, slices.Collect(maps.Values(pods))...)
 
+	// A changed ConfigMap is taken up by each.
+	w.shell("kubectl -n " + space + " get configmaps -o yaml | sed 's/level: info/level: debug/' | kubectl replace -f -")
+
+	for name, pod := range pods {
+		pod.Mount()
+		pod.Restarted(w.t)
+		w.ready(name, pod)
+	}
+
 	home, lost := w.create("/clusters", silver("home")), w.create("/clusters", silver("lost"))
 	w.settled("two clusters are reconciled")
 	w.send(http.MethodPatch, "/clusters/"+home, map[string]any{"spec": map[string]any{"tier": "gold"}})

@@ -1,0 +1,51 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package live_test
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
+)
+
+// A pool that nothing tells of jobs is not shown as ready, whatever machines it could make.
+func TestAPoolThatHearsOfNoJob(t *testing.T) {
+	t.Parallel()
+
+	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
+
+	for name, tc := range map[string]struct {
+		ready, sources metav1.ConditionStatus
+		webhook        bool
+		want           string
+	}{
+		"all is well":           {ready: yes, sources: yes, want: "Ready"},
+		"nobody was asked":      {ready: yes, want: "Ready"},
+		"it hears of nothing":   {ready: yes, sources: no, want: "Sources"},
+		"it hears by webhooks":  {ready: yes, sources: no, webhook: true, want: "Ready"},
+		"it makes no machines":  {ready: no, sources: no, want: "Ready"},
+		"nobody has looked yet": {want: "NotSeen"},
+	} {
+		pool := &v1alpha1.RunnerPool{}
+
+		for _, condition := range []metav1.Condition{
+			{Type: "Ready", Status: tc.ready, Reason: "Ready"}, {Type: "DemandSourcesReady", Status: tc.sources, Reason: "Sources"},
+		} {
+			if condition.Status != "" {
+				pool.Status.Conditions = append(pool.Status.Conditions, condition)
+			}
+		}
+
+		if tc.webhook {
+			pool.Spec.Workload.Webhook = &v1alpha1.Webhook{}
+		}
+
+		if got := live.PoolOf(pool).Ready.Reason; got != tc.want {
+			t.Errorf("%s: its state is %s, want %s", name, got, tc.want)
+		}
+	}
+}

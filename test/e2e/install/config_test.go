@@ -1,0 +1,48 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package install_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// A ConfigMap that was changed, by whatever means, is in force without a rollout; one that is
+// invalid harms nobody.
+func TestAChangedConfigMapIsTakenUp(t *testing.T) {
+	t.Parallel()
+
+	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
+	u := newUser(t, env, "")
+	u.types(blocks(t, tutorial)[0])
+
+	pod := run(t, env, usual, "hyperfleet-runners")
+	ready(t, pod)
+
+	change := func(from, to string) {
+		t.Helper()
+		u.types("kubectl -n " + usual + " get configmap hyperfleet-runners -o yaml | sed 's/" + from + "/" + to + "/' | kubectl replace -f -")
+		pod.Mount()
+	}
+
+	change("level: INFO", "level: LOUD")
+
+	for deadline := time.Now().Add(patience); !strings.Contains(pod.Said(t), "has changed and is invalid"); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) || !pod.Ready(t.Context()) {
+			t.Fatalf("it does not say that the configuration is invalid, or is not ready any more:\n%s", pod.Said(t))
+		}
+	}
+
+	change("level: LOUD", "level: DEBUG")
+	pod.Restarted(t)
+	ready(t, pod)
+
+	if said := pod.Said(t); !strings.Contains(said, `"DEBUG"`) || !strings.Contains(said, "to be started with the new one") {
+		t.Errorf("the new configuration is not in force:\n%s", said)
+	}
+}
