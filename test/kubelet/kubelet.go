@@ -207,9 +207,9 @@ func (n *Node) files(of *corev1.Volume) map[string]string {
 
 		n.get(of.Secret.SecretName, &secret)
 
-		items := volume.Secret.Items
+		items := of.Secret.Items
 		for name := range secret.Data {
-			if volume.Secret.Items == nil {
+			if of.Secret.Items == nil {
 				items = append(items, corev1.KeyToPath{Key: name, Path: name})
 			}
 		}
@@ -217,7 +217,7 @@ func (n *Node) files(of *corev1.Volume) map[string]string {
 		for _, item := range items {
 			value, ok := secret.Data[item.Key]
 			if !ok {
-				n.T.Fatalf("volume %s: secret %s has no %s", volume.Name, secret.Name, item.Key)
+				n.T.Fatalf("volume %s: secret %s has no %s", of.Name, secret.Name, item.Key)
 			}
 
 			out[item.Path] = string(value)
