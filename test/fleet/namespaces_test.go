@@ -5,6 +5,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -304,7 +305,7 @@ func TestStatusesNameNoRunners(t *testing.T) {
 		})
 	}
 
-	if left := f.GitHub.State().Runners; len(left) != 1 || fmt.Sprint(left[0].ID) != theirs.Status.BootstrapInfo.RunnerID {
+	if left := f.GitHub.State().Runners; len(left) != 1 || strconv.FormatInt(left[0].ID, 10) != theirs.Status.BootstrapInfo.RunnerID {
 		t.Errorf("runners are %v, want that of the other claim", left)
 	}
 }
