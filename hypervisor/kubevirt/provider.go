@@ -141,7 +141,9 @@ func (p *Provider) connect() error {
 
 	kubeconfig.Bound(p.rest)
 	p.rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return retry.Transport(next, p.clock, func(r *http.Request) bool { return r.Method == http.MethodGet && !kubeconfig.Watches(r) })
+		reads := func(r *http.Request) bool { return r.Method == http.MethodGet && !kubeconfig.Watches(r) }
+
+		return retry.Transport(next, p.clock, reads)
 	})
 
 	scheme, err := newScheme()

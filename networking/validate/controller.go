@@ -210,7 +210,9 @@ func (r *Reconciler) refused(ctx context.Context, m *subject) (bool, error) {
 		return false, err
 	}
 
-	return true, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, errclass.Reason(err, tenancy.ReasonNamespace), err.Error())
+	reason := errclass.Reason(err, tenancy.ReasonNamespace)
+
+	return true, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, reason, err.Error())
 }
 
 // registering says whether the machine's records are still to be written: what is asked

@@ -107,7 +107,8 @@ func (s *OpenSSH) configure(dir string, h *Host) error {
 		"authorized-keys": {strings.Join(h.options.AuthorizedKeys, ""), 0o600},
 		"command":         {h.box.enterScript(), 0o700},
 		"config": {strings.Join([]string{
-			"HostKey " + filepath.Join(dir, "host-key"), "Include " + filepath.Join(dir, "certified"), "AuthorizedKeysFile " + filepath.Join(dir, "authorized-keys"),
+			"HostKey " + filepath.Join(dir, "host-key"), "Include " + filepath.Join(dir, "certified"),
+			"AuthorizedKeysFile " + filepath.Join(dir, "authorized-keys"),
 			"ForceCommand " + command, "PidFile none", "UsePAM no", "StrictModes no", "PermitRootLogin prohibit-password",
 			"PasswordAuthentication no", "KbdInteractiveAuthentication no", "",
 		}, "\n"), 0o600},
