@@ -45,7 +45,11 @@ func deregister(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	if result := s.find(ctx); !result.IsDone() && s.template == nil {
+	switch result := s.find(ctx); {
+	case s.template != nil: // whatever became of the cluster
+	case result.Reason() != reasonTemplateNotFound:
+		return result
+	default:
 		return step.Done().WithReason("TemplateGone", "the runner was left to the CI platform: "+result.Message())
 	}
 

@@ -23,6 +23,9 @@ const (
 	safety = 30 * time.Second
 )
 
+// reasonTemplateNotFound is that of a claim whose template is gone.
+const reasonTemplateNotFound = "TemplateNotFound"
+
 // resolve finds the template, the cluster and its connection. Both must be ready for a
 // machine to be made; a machine that is there is followed whatever became of them.
 func resolve(ctx context.Context, s *scope) step.Result {
@@ -56,7 +59,8 @@ func mayMake(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.Hyp
 	return step.Done()
 }
 
-// find fills the scope.
+// find fills the scope: with the template, which the runner's deregistration needs, also where the
+// cluster is not there or not connected.
 func (s *scope) find(ctx context.Context) step.Result {
 	var template v1alpha1.HypervisorMachineTemplate
 
@@ -66,12 +70,16 @@ func (s *scope) find(ctx context.Context) step.Result {
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return step.Wait(0, "TemplateNotFound",
+		return step.Wait(0, reasonTemplateNotFound,
 			fmt.Sprintf("there is no HypervisorMachineTemplate %q in namespace %s: create it, or delete this claim",
 				name.Name, name.Namespace))
 	case err != nil:
 		return step.Fail(fmt.Errorf("get template %s: %w", name, err))
 	}
+
+	resize(&template, s.claim.Spec.Size)
+	asPlaced(&template, s.claim.Status.VMRef)
+	s.template = &template
 
 	clusterName := template.Spec.HypervisorClusterRef.Name
 	if s.claim.Status.VMRef != nil {
@@ -95,10 +103,7 @@ func (s *scope) find(ctx context.Context) step.Result {
 			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.WhyNot(&cluster)))
 	}
 
-	resize(&template, s.claim.Spec.Size)
-	asPlaced(&template, s.claim.Status.VMRef)
-
-	s.template, s.cluster, s.provider = &template, &cluster, provider
+	s.cluster, s.provider = &cluster, provider
 	s.names = vmspec.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
 
 	return step.Done()

@@ -4,12 +4,18 @@
 package fleet_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -101,4 +107,53 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 			f.EventuallyClean()
 		})
 	}
+}
+
+// An operator that is started anew, and has not reached the hypervisor yet, removes the runner of a
+// claim that was deleted meanwhile: what that needs is the template alone.
+func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
+	t.Parallel()
+
+	f := fleet.New(t, env, fleet.Options{})
+	f.CreateCluster(f.NewCluster())
+	f.Create(f.NewTemplate())
+
+	claim := f.NewClaim("runs")
+	f.Create(claim)
+	f.Start()
+
+	f.Eventually("the runner is there", func() (bool, string) {
+		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+			return false, err.Error()
+		}
+
+		up := claim.Status.Phase == v1alpha1.MachineClaimReady && claim.Status.BootstrapInfo.RunnerID != ""
+
+		return up && len(f.GitHub.State().Runners) == 1, fmt.Sprint(claim.Status.Phase, f.GitHub.State().Runners)
+	})
+	f.Stop()
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: f.Namespace, Name: f.NewCluster().Spec.Credentials.TokenID.SecretKeyRef.Name,
+	}}
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, gone := range []client.Object{secret, claim} {
+		if err := f.Client.Delete(t.Context(), gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	f.Start()
+	f.EventuallyCondition(claim, v1alpha1.ConditionVMCleanedUp, metav1.ConditionFalse, "ClusterNotConnected")
+
+	if left := f.GitHub.State().Runners; len(left) > 0 {
+		t.Errorf("the step of the machine has come, and the runner is left: %v", left)
+	}
+
+	secret.ResourceVersion, secret.UID = "", ""
+	f.Create(secret)
+	f.EventuallyClean()
 }

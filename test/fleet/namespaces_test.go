@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -277,10 +276,6 @@ func TestStatusesNameNoRunners(t *testing.T) {
 		f.Create(claim)
 
 		claim.Status.BootstrapInfo = theirs.Status.BootstrapInfo.DeepCopy()
-		// Until the operator knows the hypervisor again, it would leave any runner.
-		claim.Status.Backoff = &v1alpha1.Backoff{
-			Step: "Deregistered", Failures: 1, Until: metav1.NewMicroTime(time.Now().Add(10 * time.Second)),
-		}
 
 		if what == "job" {
 			claim.Status.BootstrapInfo.BoundJob = job.Name
