@@ -1,13 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bootstrap-service runs inside a machine: it runs one CI runner for one job (package
-// guest).
+// Command bootstrap-service runs one CI runner for one job, inside a machine (package guest).
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -33,18 +31,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	keepOn := flags.Bool("no-poweroff", false, "leave the machine on at the end")
 	tell := flags.Bool("version", false, "print the version and end")
 
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return 0
-	} else if err != nil {
+	switch err := flags.Parse(args); {
+	case err != nil:
 		return 2
-	}
-
-	if *tell {
+	case *tell:
 		_, _ = fmt.Fprintln(stdout, version.Read())
 		return 0
-	}
-
-	if flags.NArg() > 0 {
+	case flags.NArg() > 0:
 		_, _ = fmt.Fprintf(stderr, "bootstrap-service: unknown argument %q: see --help\n", flags.Arg(0))
 		return 2
 	}

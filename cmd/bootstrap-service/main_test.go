@@ -115,7 +115,6 @@ func TestProgram(t *testing.T) {
 		"other path":       {config: "{}", args: []string{"--config", "/none"}, code: 1, want: "no such file"},
 		"unknown flag":     {args: []string{"--unknown"}, code: 2, want: "flag provided but not defined"},
 		"unknown argument": {args: []string{"x"}, code: 2, want: `unknown argument "x"`},
-		"help":             {args: []string{"--help"}, code: 0, want: "-no-poweroff"},
 		"version":          {args: []string{"--version"}, code: 0, want: "commit "},
 		"told to stop": {
 			runner: `trap 'exit 0' INT; echo "Listening for Jobs"; while :; do sleep 0.02; done`, config: config,
@@ -212,7 +211,7 @@ func waitForListening(t *testing.T, dir string) {
 func linked() []string {
 	return []string{
 		"github.com/hyperfleet/hyperfleet/guest", "github.com/hyperfleet/hyperfleet/api/guest",
-		"github.com/hyperfleet/hyperfleet/cmd/bootstrap-service",
+		"github.com/hyperfleet/hyperfleet/cmd/bootstrap-service", "github.com/hyperfleet/hyperfleet/cmd/internal/version",
 		"github.com/spiffe/go-spiffe/", "google.golang.org/grpc", "google.golang.org/protobuf/",
 		"google.golang.org/genproto/googleapis/rpc/status", "github.com/go-jose/go-jose/",
 		"github.com/hashicorp/", "github.com/mitchellh/", "github.com/go-viper/mapstructure", "github.com/ryanuber/go-glob",

@@ -179,6 +179,8 @@ func (n *Node) mount(p *Pod, dir string, volumes []corev1.Volume) *strings.Repla
 
 // listen puts an address of this machine in the place of a port that a file names.
 func (p *Pod) listen(t testing.TB) func(string) string {
+	t.Helper()
+
 	return func(line string) string {
 		parts := listens.FindStringSubmatch(line)
 		if p.Ports[parts[2]] == "" {

@@ -161,7 +161,7 @@ func loadBroker(path string) (platform.Broker, error) {
 
 // runAdapter wires an adapter together, and runs it.
 func runAdapter(
-	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Files, taskFile string, events platform.Broker,
+	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Files, file string, events platform.Broker,
 ) error {
 	info := version.Read()
 	if err := task.CheckFramework(deployment.Adapter.FrameworkVersion, info.Version); err != nil {
@@ -169,11 +169,10 @@ func runAdapter(
 	}
 
 	logger := logging(deployment.Log)
+	ctrl.SetLogger(log.Logr(logger)) // the watches' library has a logger of its own
 
 	ctx, stop := files.Until(ctx, logger)
 	defer stop()
-
-	ctrl.SetLogger(log.Logr(logger)) // the watches' library has a logger of its own
 
 	// Standard output has the log, in one format.
 	endTracing, err := tracing.Start(ctx, tracing.Options{
@@ -184,13 +183,9 @@ func runAdapter(
 	}
 	defer endTracing()
 
-	loaded, err := task.LoadFile(taskFile, deployment)
+	loaded, err := loadTask(ctx, file, deployment, logger)
 	if err != nil {
 		return err
-	}
-
-	for _, warning := range loaded.Warnings {
-		logger.WarnContext(ctx, "task file", "warning", warning.String())
 	}
 
 	registry, err := metrics.NewRegistry("hyperfleet-platform", info.Version, info.Commit, info.Go)
@@ -249,6 +244,20 @@ func runAdapter(
 	})
 
 	return group.Wait()
+}
+
+// loadTask reads the task file, and logs what is doubtful in it.
+func loadTask(ctx context.Context, file string, deployment *adapterapi.Deployment, logger *slog.Logger) (*task.Task, error) {
+	loaded, err := task.LoadFile(file, deployment)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, warning := range loaded.Warnings {
+		logger.WarnContext(ctx, "task file", "warning", warning.String())
+	}
+
+	return loaded, nil
 }
 
 // source is where events come from.

@@ -5,6 +5,7 @@ package volume
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,8 +19,12 @@ const data = "..data"
 func Mount(t testing.TB, dir string, texts map[string]string) {
 	t.Helper()
 
-	folder, err := os.MkdirTemp(dir, "..")
+	entries, err := os.ReadDir(dir)
 	must(t, err)
+
+	// Nothing is removed, so that no name comes again.
+	folder := filepath.Join(dir, fmt.Sprintf("..%d", len(entries)))
+	must(t, os.Mkdir(folder, 0o700))
 
 	for name, text := range texts {
 		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
