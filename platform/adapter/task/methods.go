@@ -79,8 +79,10 @@ func method(budget *templates.Budget) func(value any, name string, args ...any) 
 		}
 
 		out := call.Call(in)
-		if len(out) > 1 && !out[1].IsNil() {
-			return nil, out[1].Interface().(error) //nolint:forcetypeassert // the second result is one
+		if len(out) > 1 {
+			if err, ok := out[1].Interface().(error); ok {
+				return nil, err
+			}
 		}
 
 		return out[0].Interface(), nil
@@ -184,7 +186,9 @@ func (w *walker) split(in parse.Node) (value parse.Node, names []string) {
 			return typed.Node, typed.Field
 		}
 
-		return &parse.ChainNode{NodeType: typed.NodeType, Pos: typed.Pos, Node: typed.Node, Field: typed.Field[:from]}, typed.Field[from:]
+		chain := parse.ChainNode{NodeType: typed.NodeType, Pos: typed.Pos, Node: typed.Node, Field: typed.Field[:from]}
+
+		return &chain, typed.Field[from:]
 	default:
 		return in, nil
 	}
