@@ -44,7 +44,7 @@ func (c *closing) print() bool {
 		pkg := c.first.packages[name]
 
 		if c.second != nil && c.second.packages[name] != nil {
-			pkg = c.second.packages[name]
+			pkg = pkg.with(c.second.packages[name])
 			if !pkg.bad {
 				flaky = append(flaky, name)
 			}

@@ -11,7 +11,7 @@
 // With -changed it runs those of the packages whose tests depend on what differs from the
 // revision. With -fuzz it runs every fuzz target of the packages for so long, twelve at a time.
 //
-// Flags behind -- are go test's. A package that fails is run once more at the end. If it
+// Flags behind -- are go test's. What fails is run once more at the end. If it
 // passes then, the run passes, and its closing lines name the package under FLAKY with what
 // it said both times: that is a defect to be fixed next. It exits 1 when something failed
 // twice, or did not build, or nothing ran.

@@ -32,11 +32,17 @@ type result struct {
 	// output of the package itself and of each test that has not ended.
 	output map[string]*strings.Builder
 	// kept is what tests that failed said, and those that are looked at once more.
-	kept                   strings.Builder
-	passed, failed         int
-	skipped, failures      []string
+	kept              strings.Builder
+	passed, failed    int
+	skipped, failures []string
+	// passedIn counts what passed by the function that it is a part of; again are the functions
+	// that failed, nil where the package came to a bad end by something else.
+	passedIn               map[string]int
+	again                  []string
 	took                   float64
 	ended, bad, notTesting bool
+	// orderly: all of its functions have ended, however.
+	orderly bool
 }
 
 // timed is how long a test took, with its subtests and without what it waited for others
@@ -115,7 +121,7 @@ func (r *report) repeat(output string) {
 func (r *report) result(name string) *result {
 	got, ok := r.packages[name]
 	if !ok {
-		got = &result{output: map[string]*strings.Builder{}}
+		got = &result{output: map[string]*strings.Builder{}, passedIn: map[string]int{}}
 		r.packages[name] = got
 	}
 
@@ -123,6 +129,11 @@ func (r *report) result(name string) *result {
 }
 
 func (r *report) keep(e event) {
+	// Package testing says so when it is through; who panics or exits does not.
+	if e.Test == "" && strings.TrimSpace(e.Output) == "FAIL" {
+		r.result(e.Package).orderly = true
+	}
+
 	if r.verbose {
 		if r.named {
 			fmt.Fprintf(r.out, "%-8s  ", path.Base(e.Package))
@@ -163,15 +174,17 @@ func (r *report) test(e event) {
 
 	pkg, name := r.result(e.Package), e.Package+" "+e.Test
 	output := r.take(e.Package, e.Test)
+	function, _, part := strings.Cut(e.Test, "/")
 
 	// Subtests are in the time of their test.
-	if !strings.Contains(e.Test, "/") {
+	if !part {
 		r.tests = append(r.tests, timed{name: name, seconds: e.Elapsed})
 	}
 
 	switch e.Action {
 	case "pass":
 		pkg.passed++
+		pkg.passedIn[function]++
 
 		if r.keepPassed[name] {
 			pkg.kept.WriteString(output)
@@ -179,6 +192,10 @@ func (r *report) test(e event) {
 	case "fail":
 		pkg.failed++
 		r.failedTests[name] = true
+
+		if !part {
+			pkg.again = append(pkg.again, function)
+		}
 
 		pkg.kept.WriteString(output)
 		r.repeat(output)
@@ -267,6 +284,10 @@ func (r *report) pkg(e event) {
 		pkg.kept.WriteString(output.String())
 		r.repeat(output.String())
 
+		if !pkg.orderly {
+			pkg.again = nil
+		}
+
 		if pkg.failed == 0 {
 			pkg.failed++
 			pkg.failures = append(pkg.failures, e.Package+": "+end(output.String()))
@@ -286,7 +307,7 @@ func (r *report) end() {
 			continue
 		}
 
-		pkg.bad = true
+		pkg.bad, pkg.again = true, nil
 		pkg.failed++
 		pkg.failures = append(pkg.failures, name+": it never ended")
 
@@ -305,4 +326,43 @@ func (r *report) failedPackages() []string {
 	}
 
 	return out
+}
+
+// functions is the flag that has go test run what failed in packages, and nothing else. Empty: one of
+// them came to a bad end by something else, so that all of it is run.
+func (r *report) functions(packages []string) []string {
+	var out []string
+
+	for _, name := range packages {
+		again := r.packages[name].again
+		if len(again) == 0 {
+			return nil
+		}
+
+		out = append(out, again...)
+	}
+
+	slices.Sort(out)
+
+	return []string{"-run=^(" + strings.Join(slices.Compact(out), "|") + ")$"}
+}
+
+// with is what came of a package when some of its functions were run once more.
+func (p *result) with(second *result) *result {
+	out := *second
+
+	if len(p.again) > 0 {
+		out.passed = 0
+		for function, passed := range p.passedIn {
+			if _, ran := second.passedIn[function]; !ran && !slices.Contains(p.again, function) {
+				out.passed += passed
+			}
+		}
+
+		out.passed += second.passed
+
+		out.skipped = slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.skipped, second.skipped))))
+	}
+
+	return &out
 }

@@ -99,6 +99,15 @@ func TestReportsOnRealRuns(t *testing.T) {
 			},
 			last: "2 passed, 0 failed",
 		},
+		"what passed is not run again": {
+			files: map[string]string{"a/a_test.go": flaky +
+				"func TestB(t *testing.T) { if err := os.Mkdir(\"b\", 0o700); err != nil { t.Fatal(\"twice\") } }\n"},
+			good: true, want: []string{"again 1 packages that failed: -run=^(TestA)$"}, last: "2 passed, 0 failed",
+		},
+		"one panics once, and all is run again": {
+			files: map[string]string{"a/a_test.go": strings.Replace(flaky, "t.Fatal(", "panic(", 1) + "func TestB(t *testing.T) {}\n"},
+			good:  true, want: []string{"again 1 packages that failed: all of them"}, last: "2 passed, 0 failed",
+		},
 		"a skipped test is named with its reason": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Skip(\"no moon\") }\n",

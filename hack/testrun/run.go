@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/test/lease"
@@ -32,7 +34,7 @@ type run struct {
 	dir string
 	// flags are go test's.
 	flags []string
-	// again runs packages that failed once more.
+	// again runs tests that failed once more, and packages that came to a bad end by something else.
 	again bool
 	// cpu is what go test and all under it has taken; the servers are not under it.
 	cpu time.Duration
@@ -78,7 +80,7 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 	environment := append(os.Environ(), lease.EnvSocket+"="+socket, envUsage+"="+account.file)
 	begun := time.Now()
 
-	first, err := r.goTest(ctx, packages, environment, nil)
+	first, err := r.goTest(ctx, packages, nil, environment, nil)
 	if err != nil {
 		return false, err
 	}
@@ -86,9 +88,10 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 	var second *report
 
 	if failed := first.failedPackages(); r.again && len(failed) > 0 && len(failed) <= fewFail && ctx.Err() == nil {
-		fmt.Fprintf(r.out, "again %d packages that failed\n", len(failed))
+		only := first.functions(failed)
+		fmt.Fprintf(r.out, "again %d packages that failed: %s\n", len(failed), cmp.Or(strings.Join(only, " "), "all of them"))
 
-		if second, err = r.goTest(ctx, failed, environment, first); err != nil {
+		if second, err = r.goTest(ctx, failed, only, environment, first); err != nil {
 			return false, err
 		}
 	}
@@ -101,15 +104,15 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 	return whole.print(), nil
 }
 
-// goTest runs go test on the packages and reads what it tells. before is the report of the
-// run before this one.
-func (r *run) goTest(ctx context.Context, packages, environment []string, before *report) (*report, error) {
+// goTest runs go test on the packages and reads what it tells. only has a flag for it; before is the
+// report of the run before this one.
+func (r *run) goTest(ctx context.Context, packages, only, environment []string, before *report) (*report, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("run tests: %w", err)
 	}
 
-	args := slices.Concat([]string{"test", "-json", "-exec", "'" + self + "' " + execCommand}, r.flags, packages)
+	args := slices.Concat([]string{"test", "-json", "-exec", "'" + self + "' " + execCommand}, r.flags, only, packages)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env, cmd.Stderr = r.dir, environment, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
