@@ -337,15 +337,18 @@ type MachineClaimStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// vmRef names the VM. It is written before the VM is made and never changed.
 	// +optional
+	// +structType=atomic
 	VMRef *VMReference `json:"vmRef,omitempty"`
 	// networkInfo of the machine.
 	// +optional
 	NetworkInfo *NetworkInfo `json:"networkInfo,omitempty"`
 	// bootstrapInfo of the machine's runner.
 	// +optional
+	// +structType=atomic
 	BootstrapInfo *BootstrapInfo `json:"bootstrapInfo,omitempty"`
 	// times of the machine's life.
 	// +optional
+	// +structType=atomic
 	Times *MachineTimes `json:"times,omitempty"`
 	// attempts counts the failed tries of making the machine, on whichever nodes, until it is
 	// made.
@@ -391,7 +394,6 @@ type MachineClaim struct {
 	Spec MachineClaimSpec `json:"spec"`
 	// status is what was last seen.
 	// +optional
-	// +structType=atomic
 	Status MachineClaimStatus `json:"status,omitempty"`
 }
 
