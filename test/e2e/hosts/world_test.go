@@ -198,7 +198,8 @@ func (w *world) fleets() {
 	w.create(&infrav1.LinuxMachine{
 		ObjectMeta: metav1.ObjectMeta{Name: "rack-1"},
 		Spec: infrav1.LinuxMachineSpec{
-			FleetName: "racks", Address: address, Port: port, User: w.sshd.User, SSHKeySecretRef: selector("key"),
+			FleetName: "racks", Address: address, Port: port, User: w.sshd.User, SSHHostKey: w.sshd.HostKey,
+			SSHKeySecretRef:           selector("key"),
 			TailscaleAuthKeySecretRef: &tailnet,
 		},
 	})
