@@ -5,7 +5,6 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,12 +28,7 @@ func bundled(t *testing.T, r *release) map[string][]byte {
 		t.Fatal(err)
 	}
 
-	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-bundle-1.2.3.tgz"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return contents(t, packed)
+	return unpacked(t, r, "hyperfleet-bundle-1.2.3.tgz")
 }
 
 func parsed(t *testing.T, data []byte) object {

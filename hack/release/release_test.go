@@ -43,6 +43,18 @@ func fake(t *testing.T) *release {
 	return r
 }
 
+// unpacked are the files of a compressed tar that is in the release.
+func unpacked(t *testing.T, r *release, name string) map[string][]byte {
+	t.Helper()
+
+	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file(name))))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return contents(t, packed)
+}
+
 // contents are the files of a tar.
 func contents(t *testing.T, in io.Reader) map[string][]byte {
 	t.Helper()
@@ -181,12 +193,7 @@ func TestCharts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-1.2.3.tgz"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	files := contents(t, packed)
+	files := unpacked(t, r, "hyperfleet-1.2.3.tgz")
 
 	for name, want := range map[string]string{
 		"hyperfleet/Chart.yaml": "\nversion: 1.2.3\nappVersion: v1.2.3\n", "hyperfleet/values.yaml": "\n  repository: registry.example.com/fleet/hyperfleet\n",
@@ -226,14 +233,9 @@ func TestDeploy(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-deploy-1.2.3.tgz"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	const folder = "hyperfleet-deploy-1.2.3/deploy/"
 
-	files := contents(t, packed)
+	files := unpacked(t, r, "hyperfleet-deploy-1.2.3.tgz")
 
 	for name, want := range map[string]string{
 		"base/deployment.yaml": "image: registry.example.com/fleet/hyperfleet:v1.2.3\n", "samples/start/fleet.yaml": "kind: RunnerPool",
@@ -283,12 +285,7 @@ func TestSite(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file("hyperfleet-docs-1.2.3.tgz"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	files := contents(t, packed)
+	files := unpacked(t, r, "hyperfleet-docs-1.2.3.tgz")
 
 	if page := string(files["hyperfleet-docs-1.2.3/index.html"]); !strings.Contains(page, `<span class="version">v1.2.3</span>`) {
 		t.Errorf("the site does not name its version:\n%s", page)

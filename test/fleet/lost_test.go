@@ -122,15 +122,7 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 	f.Create(claim)
 	f.Start()
 
-	f.Eventually("the runner is there", func() (bool, string) {
-		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
-			return false, err.Error()
-		}
-
-		up := claim.Status.Phase == v1alpha1.MachineClaimReady && claim.Status.BootstrapInfo.RunnerID != ""
-
-		return up && len(f.GitHub.State().Runners) == 1, fmt.Sprint(claim.Status.Phase, f.GitHub.State().Runners)
-	})
+	eventuallyAtWork(f, claim)
 	f.Stop()
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
@@ -156,4 +148,19 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 	secret.ResourceVersion, secret.UID = "", ""
 	f.Create(secret)
 	f.EventuallyClean()
+}
+
+// eventuallyAtWork waits until the claim, which is alone, has its runner. Until it is at work, its
+// credential may be made anew, with another runner of its name.
+func eventuallyAtWork(f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
+	f.T.Helper()
+	f.Eventually("the runner is there", func() (bool, string) {
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+			return false, err.Error()
+		}
+
+		up := claim.Status.Phase == v1alpha1.MachineClaimReady && claim.Status.BootstrapInfo.RunnerID != ""
+
+		return up && len(f.GitHub.State().Runners) == 1, fmt.Sprint(claim.Status.Phase, f.GitHub.State().Runners)
+	})
 }

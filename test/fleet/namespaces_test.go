@@ -247,16 +247,7 @@ func TestStatusesNameNoRunners(t *testing.T) {
 	f.Create(theirs)
 	f.Start()
 
-	f.Eventually("the runner is there", func() (bool, string) {
-		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil {
-			return false, err.Error()
-		}
-
-		// Until it is at work, its credential may be made anew, with another runner of its name.
-		up := theirs.Status.Phase == v1alpha1.MachineClaimReady && theirs.Status.BootstrapInfo.RunnerID != ""
-
-		return up && len(f.GitHub.State().Runners) == 1, fmt.Sprint(theirs.Status.Phase, f.GitHub.State().Runners)
-	})
+	eventuallyAtWork(f, theirs)
 
 	// The operator is away while the status is written, and never saw another.
 	f.Stop()
