@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -207,18 +208,27 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 		return nil, fmt.Errorf("add health check: %w", err)
 	}
 
-	synced := func(r *http.Request) error {
-		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
-			return errNotSynced
-		}
-
-		return nil
-	}
-	if err := mgr.AddReadyzCheck("caches", synced); err != nil {
+	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache())); err != nil {
 		return nil, fmt.Errorf("add readiness check: %w", err)
 	}
 
 	return mgr, nil
+}
+
+// synced is a readiness check that succeeds for good once the cache has synced. Controllers that
+// are started later bring lists of their own, and the listeners need none of those.
+func synced(caches interface{ WaitForCacheSync(ctx context.Context) bool }) healthz.Checker {
+	var once atomic.Bool
+
+	return func(r *http.Request) error {
+		if !once.Load() && !caches.WaitForCacheSync(r.Context()) {
+			return errNotSynced
+		}
+
+		once.Store(true)
+
+		return nil
+	}
 }
 
 // settings are what the configuration says of every machine.
