@@ -19,6 +19,9 @@ version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
 # gRPC's pages of its calls, which nothing here serves, keep unused code in programs: ADR 0057.
 TAGS := grpcnotrace
+# What is built without the race detector is built as the programs are, so that no package is
+# compiled once for programs, once for linters and once for tests.
+as_programs := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath -tags=$(TAGS)"
 # `make release`: where it goes, for which architectures, for which systems besides Linux
 # `hyperfleet` is made as a client, what image names begin with, and the key that signs it.
 DIST ?= dist
@@ -54,8 +57,8 @@ LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-r
 # End-to-end tests say what they do while they do it. call E2E,NAMES,FLAGS: two of them at a
 # time, with flags of go test.
 define E2E
-go build -o bin/testrun ./hack/testrun
-PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
+$(as_programs) go build -o bin/testrun ./hack/testrun
+$(as_programs) PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
 .PHONY: help setup build release freeze site test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
@@ -69,7 +72,7 @@ setup: ## bring every tool that the other targets need into bin/ (they do it the
 build: ## build the programs into bin/
 	@for program in $(PROGRAMS); do \
 		echo "build bin/$$program"; \
-		CGO_ENABLED=0 go build -trimpath -tags "$(TAGS)" -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
+		$(as_programs) go build -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
 	done
 
 release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet KEY=release.key)
@@ -82,10 +85,10 @@ release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=regis
 
 freeze: ## write the CRDs and objects that the next releases are held to (VERSION=v0.2.0)
 	@hack/setup.sh kube
-	@go test ./test/upgrade -count 1 -run TestFreeze -freeze "$(VERSION)"
+	@$(as_programs) go test ./test/upgrade -count 1 -run TestFreeze -freeze "$(VERSION)"
 
 site: ## make a site of the documentation, in dist/site: it works from the folder, without a server
-	@go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
+	@$(as_programs) go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
 
 test: testrun ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
 	@bin/testrun $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
@@ -94,11 +97,11 @@ test-changed: testrun ## run the tests of packages that depend on what changed s
 	@bin/testrun -changed $(BASE) $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
 
 soak: testrun ## run whole lives by the hundred, kills at every call, and every fuzz target for FUZZ=1m
-	@HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
-	@bin/testrun -fuzz $(FUZZ) $(PKG)
+	@$(as_programs) HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
+	@$(as_programs) bin/testrun -fuzz $(FUZZ) $(PKG)
 
 chaos: testrun ## troubles that come, stay and go, by chance (CHAOS_SEED=7 CHAOS_TIME=10h)
-	@CHAOS_SEED="$(CHAOS_SEED)" CHAOS_TIME="$(CHAOS_TIME)" bin/testrun -v ./test/chaos -- $(TEST_FLAGS) -count 1
+	@$(as_programs) CHAOS_SEED="$(CHAOS_SEED)" CHAOS_TIME="$(CHAOS_TIME)" bin/testrun -v ./test/chaos -- $(TEST_FLAGS) -count 1
 
 load: ## run a demo of 200 jobs with faults
 	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"
@@ -107,7 +110,7 @@ testrun:
 	@hack/setup.sh kube spire vault s3 packages
 	@hack/setup.sh upstream || echo "testrun: MetalLB or KubeVirt could not be built: what they judge is judged by our simulators alone"
 	@hack/setup.sh watch || echo "testrun: no chromium or promtool could be had: the tests that need them are skipped"
-	@go build -o bin/testrun ./hack/testrun
+	@$(as_programs) go build -o bin/testrun ./hack/testrun
 
 # What takes longest comes first.
 e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its short form, but e2e-agents
@@ -169,7 +172,7 @@ e2e-agents: ## the real buildkite-agent and gitlab-runner in machines (go doc ./
 lint: ## run every linter (.golangci.yml)
 	@hack/setup.sh lint
 	@bin/golangci-lint config verify
-	@GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" bin/golangci-lint run ./...
+	@$(as_programs) GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" bin/golangci-lint run ./...
 
 generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types, alerts and dashboards from their lists
 	@hack/setup.sh generate
@@ -181,10 +184,7 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types,
 	done
 	@hack/openapi.sh
 	@hack/sqlc.sh
-	@if [ -d hack/apidoc ]; then go run ./hack/apidoc; fi
-	@go run ./hack/configdoc
-	@if [ -d hack/taskdoc ]; then go run ./hack/taskdoc; fi
-	@go run ./hack/monitoring
+	@for program in apidoc configdoc taskdoc monitoring; do $(as_programs) go run ./hack/$$program; done
 
 verify: ## fail when what is committed is not what the sources make
 	@hack/verify.sh
