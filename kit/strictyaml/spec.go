@@ -90,6 +90,13 @@ func (s *Spec[T]) Load(flags *pflag.FlagSet) (*T, error) {
 	return out, err
 }
 
+// Check says what is wrong with the configuration, as Load does.
+func (s *Spec[T]) Check(flags *pflag.FlagSet) error {
+	_, err := s.Load(flags)
+
+	return err
+}
+
 // load says as well which keys do not have their default: "file PATH", "env NAME" or
 // "flag --name".
 func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {

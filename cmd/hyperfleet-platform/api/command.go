@@ -32,11 +32,7 @@ func New() *cobra.Command {
 Any number of replicas may run. docs/reference/fleet-api.md has the configuration.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
-				_, err := spec.Load(cmd.Flags())
-
-				return err
-			})
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
 
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {

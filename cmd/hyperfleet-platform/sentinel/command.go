@@ -51,11 +51,7 @@ reconciled, or was not looked at for long. Replicas agree on one that sends.`,
 			"  hyperfleet-platform sentinel config validate --config sentinel.yaml",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
-				_, err := spec.Load(cmd.Flags())
-
-				return err
-			})
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
 
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {

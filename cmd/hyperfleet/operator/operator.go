@@ -40,11 +40,7 @@ func New() *cobra.Command {
 			"When a mounted ConfigMap has changed and is valid, the operator ends, to be started with it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
-				_, err := spec.Load(cmd.Flags())
-
-				return err
-			})
+			files := mounted.Beside(spec.File(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
 
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {

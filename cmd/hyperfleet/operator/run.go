@@ -217,7 +217,9 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 
 // synced is a readiness check that succeeds for good once the cache has synced. Controllers that
 // are started later bring lists of their own, and the listeners need none of those.
-func synced(caches interface{ WaitForCacheSync(ctx context.Context) bool }) healthz.Checker {
+func synced(caches interface {
+	WaitForCacheSync(ctx context.Context) bool
+}) healthz.Checker {
 	var once atomic.Bool
 
 	return func(r *http.Request) error {

@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 // A ConfigMap that was changed, by whatever means, is in force without a rollout; one that is
@@ -17,12 +14,7 @@ import (
 func TestAChangedConfigMapIsTakenUp(t *testing.T) {
 	t.Parallel()
 
-	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
-	u := newUser(t, env, "")
-	u.types(blocks(t, tutorial)[0])
-
-	pod := run(t, env, usual, "hyperfleet-runners")
-	ready(t, pod)
+	u, pod := installed(t)
 
 	change := func(from, to string) {
 		t.Helper()

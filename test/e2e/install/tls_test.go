@@ -89,10 +89,9 @@ func ready(t *testing.T, pod *kubelet.Pod) {
 	}
 }
 
-// Installed as it comes, the operator serves TLS by its own authority, to whoever trusts that;
-// and serves nobody in the clear.
-func TestOwnAuthority(t *testing.T) {
-	t.Parallel()
+// installed is a user who has installed the runners' operator, and its pod.
+func installed(t *testing.T) (*user, *kubelet.Pod) {
+	t.Helper()
 
 	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
 	u := newUser(t, env, "")
@@ -100,6 +99,16 @@ func TestOwnAuthority(t *testing.T) {
 
 	pod := run(t, env, usual, "hyperfleet-runners")
 	ready(t, pod)
+
+	return u, pod
+}
+
+// Installed as it comes, the operator serves TLS by its own authority, to whoever trusts that;
+// and serves nobody in the clear.
+func TestOwnAuthority(t *testing.T) {
+	t.Parallel()
+
+	u, pod := installed(t)
 	u.types(blocks(t, tlsPage)[0])
 
 	authority, err := os.ReadFile(filepath.Join(u.dir, "hyperfleet-ca.crt"))
