@@ -10,17 +10,12 @@ import (
 	"testing"
 )
 
-type caches bool
-
-func (c *caches) WaitForCacheSync(context.Context) bool { return bool(*c) }
-
 // A pod that serves webhooks is not taken out of its Service because it has become the leader.
 func TestReadyOnceIsReady(t *testing.T) {
 	t.Parallel()
 
-	var filled caches
-
-	check := synced(&filled)
+	filled := false
+	check := synced(func(context.Context) bool { return filled })
 	asked := func() error { return check(httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil)) }
 
 	if err := asked(); !errors.Is(err, errNotSynced) {

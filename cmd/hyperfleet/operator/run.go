@@ -208,7 +208,7 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 		return nil, fmt.Errorf("add health check: %w", err)
 	}
 
-	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache())); err != nil {
+	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache().WaitForCacheSync)); err != nil {
 		return nil, fmt.Errorf("add readiness check: %w", err)
 	}
 
@@ -217,13 +217,11 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 
 // synced is a readiness check that succeeds for good once the cache has synced. Controllers that
 // are started later bring lists of their own, and the listeners need none of those.
-func synced(caches interface {
-	WaitForCacheSync(ctx context.Context) bool
-}) healthz.Checker {
+func synced(caches func(ctx context.Context) bool) healthz.Checker {
 	var once atomic.Bool
 
 	return func(r *http.Request) error {
-		if !once.Load() && !caches.WaitForCacheSync(r.Context()) {
+		if !once.Load() && !caches(r.Context()) {
 			return errNotSynced
 		}
 
