@@ -364,8 +364,8 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 
 	// A Node that is not ready after it.
 	m.ready(corev1.ConditionFalse)
-	m.want("15.6", 5*time.Second, machost.UpdatesWell, "15.6")
-	m.stopsFor("15.6", "NodeNotReady: the host has macOS 15.6, and its Node was not ready within 5s")
+	m.want("15.6", 15*time.Second, machost.UpdatesWell, "15.6")
+	m.stopsFor("15.6", "NodeNotReady: the host has macOS 15.6, and its Node was not ready within 15s")
 	m.ready(corev1.ConditionTrue)
 
 	// A host that does not come back.
