@@ -10,12 +10,18 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
+
+// StartPause is how soon an object is looked at again whose cluster has no connection: an operator
+// that has just been started makes them as it comes to their clusters. Until then what is on
+// record of the object holds.
+const StartPause = time.Second
 
 // Clusters keeps one connection per HypervisorCluster. It is safe for concurrent use.
 type Clusters struct {

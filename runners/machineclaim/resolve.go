@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
@@ -99,8 +100,13 @@ func (s *scope) find(ctx context.Context) step.Result {
 
 	provider, ok := s.Clusters.Get(clusterName)
 	if !ok {
-		return step.Wait(time.Second, "ClusterNotConnected",
+		notConnected := step.Wait(connect.StartPause, "ClusterNotConnected",
 			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.WhyNot(&cluster)))
+		if step.IsReady(&cluster) { // this operator has just been started
+			return notConnected.Unhurried()
+		}
+
+		return notConnected
 	}
 
 	s.cluster, s.provider = &cluster, provider

@@ -53,10 +53,15 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get hypervisor cluster %s: %w", name, err))
 	}
 
+	notReady := fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.WhyNot(&cluster))
+
+	if !step.IsReady(&cluster) {
+		return step.Wait(retryAfter, "ClusterNotReady", notReady)
+	}
+
 	provider, connected := s.Clusters.Get(name)
-	if !connected || !step.IsReady(&cluster) {
-		return step.Wait(retryAfter, "ClusterNotReady",
-			fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.WhyNot(&cluster)))
+	if !connected { // this operator has just been started
+		return step.Wait(connect.StartPause, "ClusterNotReady", notReady).Unhurried()
 	}
 
 	s.cluster, s.provider = &cluster, provider

@@ -36,7 +36,8 @@ type operators struct {
 	dir    string
 	// kubeconfig and file are the operator's.
 	kubeconfig, file string
-	address          string
+	// address is where it takes webhooks, metrics where it tells of itself.
+	address, metrics string
 	// front passes on to the operator that runs.
 	front http.Handler
 
@@ -67,7 +68,7 @@ func newOperators(
 	tb.Helper()
 
 	o := &operators{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, kube)}
-	o.address = loopback.Address(tb)
+	o.address, o.metrics = loopback.Address(tb), loopback.Address(tb)
 	o.file = filepath.Join(o.dir, "operator.yaml")
 
 	text, err := yaml.Marshal(map[string]any{
@@ -77,7 +78,7 @@ func newOperators(
 		"namespace":      f.Namespace,
 		"controllers":    areas,
 		"log":            map[string]any{"level": "INFO", "format": "text"},
-		"metrics":        map[string]any{"bindAddress": "0"},
+		"metrics":        map[string]any{"bindAddress": o.metrics, "secure": false},
 		"health":         map[string]any{"bindAddress": "0"},
 		"webhooks":       map[string]any{"bindAddress": o.address, "ownAuthority": false},
 		"guest":          map[string]any{"url": f.Front.URL},

@@ -1,0 +1,29 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kill_test
+
+import (
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/kill"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+)
+
+// What an operator takes that starts where ten thousand machines wait for a job.
+func BenchmarkTenThousandMachines(b *testing.B) {
+	for b.Loop() {
+		restart := kill.StartWith(b, kube.Start(b, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme)), binary, 10_000)
+		b.ReportMetric(restart.All.Seconds(), "s/restart")
+		b.ReportMetric(float64(restart.RSS)/(1<<20), "MiB")
+	}
+}
+
+// The same with a few.
+func TestStartWithMachines(t *testing.T) {
+	t.Parallel()
+
+	env := kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	t.Logf("%+v", kill.StartWith(t, env, binary, 20))
+}
