@@ -55,6 +55,26 @@ func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *req
 	return nil
 }
 
+// change does something with the resource that a scope names, which is locked, and answers
+// what it is then.
+func (s *Server) change(
+	ctx context.Context, at scope, status int,
+	do func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error),
+) (answer, error) {
+	var out store.Resource
+
+	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
+		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+		if err == nil {
+			out, err = do(ctx, u, r)
+		}
+
+		return err
+	})
+
+	return answer{status, s.tell(out)}, err
+}
+
 // now is as exact as the database.
 func (s *Server) now() time.Time { return s.clock.Now().UTC().Truncate(time.Microsecond) }
 
