@@ -246,9 +246,9 @@ func (s *Server) lease(ctx context.Context, name string, ask openapi.LeaseReques
 
 	s.holders.Add(name, lease.Holder)
 
-	return answer{http.StatusOK, openapi.Lease{
-		Name: name, Holder: lease.Holder, ExpiresInSeconds: max(lease.ExpiresIn, 0).Seconds(),
-	}}, nil
+	lease.ExpiresInSeconds = max(lease.ExpiresInSeconds, 0)
+
+	return answer{http.StatusOK, lease}, nil
 }
 
 func or[T any](value *T, otherwise T) T {

@@ -233,7 +233,7 @@ func (u *requestTx) settle(
 	var below []store.Resource
 
 	if r.Deleting() {
-		if below, err = u.tx.Children(ctx, r.ID, true); err != nil {
+		if below, err = u.tx.Children(ctx, r.ID); err != nil {
 			return in, false, err
 		}
 	}
@@ -331,7 +331,7 @@ func (u *requestTx) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.
 
 // removeRow removes a resource for good.
 func (u *requestTx) removeRow(ctx context.Context, r store.Resource) error {
-	if _, err := u.tx.Remove(ctx, r.ID); err != nil {
+	if err := u.tx.Remove(ctx, r.ID); err != nil {
 		return err
 	}
 

@@ -96,9 +96,7 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 		return nil, 0, fmt.Errorf("list resources: %w", err)
 	}
 
-	resources, err := fromRows(rows)
-
-	return resources, total, err
+	return fromRows(rows), total, nil
 }
 
 // listStatement is a query's text in two forms, with the same arguments.
