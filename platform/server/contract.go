@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -96,8 +95,6 @@ func knownQuery(r *http.Request, route *routers.Route) error {
 	}
 
 	if len(wrong) > 0 {
-		slices.SortFunc(wrong, func(a, b entity.FieldError) int { return strings.Compare(a.Field, b.Field) })
-
 		return invalid(wrong...)
 	}
 

@@ -4,10 +4,12 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,7 +114,12 @@ func problem(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
+// invalid says what is wrong field by field, in an order that does not depend on chance.
 func invalid(fields ...entity.FieldError) *Error {
+	slices.SortFunc(fields, func(a, b entity.FieldError) int {
+		return cmp.Or(strings.Compare(a.Field, b.Field), strings.Compare(a.Message, b.Message))
+	})
+
 	return &Error{Code: CodeInvalid, Detail: "see errors for what is wrong by field", Fields: fields}
 }
 
@@ -126,8 +133,7 @@ func notFound(kind, id string) *Error {
 
 // asProblem makes an *Error of any error. What is not known is told as little as possible.
 func asProblem(err error) *Error {
-	var known *Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*Error](err); ok {
 		return known
 	}
 

@@ -4,6 +4,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -118,11 +119,7 @@ func (q *ListQuery) statement() (listStatement, error) {
 		return listStatement{}, err
 	}
 
-	size := q.Size
-	if size <= 0 {
-		size = defaultSize
-	}
-
+	size := cmp.Or(max(q.Size, 0), defaultSize)
 	page := min(max(q.Page, 1), maxPage)
 
 	return listStatement{
