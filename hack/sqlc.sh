@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin/sqlc generate -f platform/store/sqlc.yaml
 
 for output in platform/store/db/*.go; do
-	[ "$(basename "$output")" = doc.go ] && continue
+	grep -q '^// Code generated' "$output" || continue
 	{
 		cat hack/boilerplate.go.txt
 		echo

@@ -55,6 +55,15 @@ type ChangeList struct {
 	Next string `json:"next"`
 }
 
+// FieldError What is wrong with one field.
+type FieldError struct {
+	// Field Its path, for example spec.nodes[2].size.
+	Field string `json:"field"`
+
+	// Message What is wrong, without the value.
+	Message string `json:"message"`
+}
+
 // ForceDelete defines model for ForceDelete.
 type ForceDelete struct {
 	// Reason Kept in the audit log.
@@ -85,16 +94,13 @@ type Problem struct {
 	Detail string `json:"detail,omitempty"`
 
 	// Errors What is wrong field by field.
-	Errors *[]struct {
-		Field   string `json:"field"`
-		Message string `json:"message"`
-	} `json:"errors,omitempty"`
-	Instance  string     `json:"instance,omitempty"`
-	Status    int        `json:"status"`
-	Timestamp *time.Time `json:"timestamp,omitempty"`
-	Title     string     `json:"title"`
-	TraceId   string     `json:"trace_id,omitempty"`
-	Type      string     `json:"type"`
+	Errors    []FieldError `json:"errors,omitempty"`
+	Instance  string       `json:"instance,omitempty"`
+	Status    int          `json:"status"`
+	Timestamp *time.Time   `json:"timestamp,omitempty"`
+	Title     string       `json:"title"`
+	TraceId   string       `json:"trace_id,omitempty"`
+	Type      string       `json:"type"`
 }
 
 // Resource defines model for Resource.

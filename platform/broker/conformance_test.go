@@ -88,7 +88,7 @@ const (
 	perKey = 15
 )
 
-func publishAll(t *testing.T, b broker.Broker, topic string) map[string][]int {
+func publishAll(t *testing.T, b *broker.Broker, topic string) map[string][]int {
 	t.Helper()
 
 	want := map[string][]int{}
@@ -280,7 +280,7 @@ func testMalformed(t *testing.T, where *site) {
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
-		if err := broker.PublishRaw(t.Context(), b, topic, []byte(body)); err != nil {
+		if err := b.PublishRaw(t.Context(), topic, []byte(body)); err != nil {
 			t.Fatal(err)
 		}
 
@@ -329,7 +329,7 @@ func testFold(t *testing.T, where *site) {
 	publish(t, b, topic, event(t, "a", 2))
 
 	// The broker hands them out while the first is in work, after which one is left.
-	eventually(t, "all but one are folded", func() bool { return broker.Folded(b, topic, "adapter") >= same-1 })
+	eventually(t, "all but one are folded", func() bool { return b.Folded(topic, "adapter") >= same-1 })
 	close(free)
 	eventually(t, "the last is handled", func() bool { return total(last.copy()) == 1 })
 

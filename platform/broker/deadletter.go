@@ -52,6 +52,29 @@ const (
 
 var errPanic = errors.New("handler panicked")
 
+// poison marks an error that no further try fixes.
+type poison struct{ error }
+
+// Unwrap gives the error itself.
+func (p poison) Unwrap() error { return p.error }
+
+// Poison marks a handler's error: the event goes to the dead letters at once. Nil stays
+// nil.
+func Poison(err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return poison{err}
+}
+
+// IsPoison says whether an error, or one that it wraps, was marked with Poison.
+func IsPoison(err error) bool {
+	_, ok := errors.AsType[poison](err)
+
+	return ok
+}
+
 // doom is why an event goes to the dead letters.
 type doom struct{ reason, text string }
 
@@ -63,7 +86,7 @@ func (l *lanes) judge(one *item, err error) *doom {
 		return nil
 	case IsPoison(err):
 		return &doom{reason: reasonPoison, text: err.Error()}
-	case one.tries >= l.core.conf.MaxDeliveries:
+	case one.tries >= l.broker.conf.MaxDeliveries:
 		return &doom{reason: ReasonExhausted, text: err.Error()}
 	default:
 		return nil
@@ -101,14 +124,14 @@ func (l *lanes) bury(one *item) error {
 	}
 
 	// The end of the subscription does not keep a dead letter from its place.
-	ctx, cancel := context.WithTimeout(l.core.hard, publishTries*publishTimeout)
+	ctx, cancel := context.WithTimeout(l.broker.hard, publishTries*publishTimeout)
 	defer cancel()
 
-	if err := l.core.sendLast(ctx, l.topic+DeadLetterSuffix, m); err != nil {
+	if err := l.broker.send(ctx, l.topic+DeadLetterSuffix, m); err != nil {
 		return err
 	}
 
-	l.core.metrics.deadLetters.WithLabelValues(l.topic, l.subscription, one.doomed.reason).Inc()
+	l.broker.metrics.deadLetters.WithLabelValues(l.topic, l.subscription, one.doomed.reason).Inc()
 	l.log.Error("event went to the dead letters", "event", event.ID(), "key", keyOf(event),
 		"reason", one.doomed.reason, "tries", one.tries, "error", line(one.doomed.text))
 

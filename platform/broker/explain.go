@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,12 +14,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// explained is an error that names the setting to fix.
-type explained struct{ error }
-
-// Unwrap gives the error itself.
-func (e explained) Unwrap() error { return e.error }
-
 // explain puts the setting to fix before an error of a server or a connection. What it
 // can't tell stays as it is.
 func (a access) explain(err error) error {
@@ -26,31 +21,22 @@ func (a access) explain(err error) error {
 		return nil
 	}
 
-	if _, known := errors.AsType[explained](err); known {
-		return err
+	if fix := cmp.Or(a.mendTLS(err), a.mendUser(err)); fix != "" {
+		return fmt.Errorf("%s: %w", fix, err)
 	}
 
-	fix := a.mendTLS(err)
-	if fix == "" {
-		fix = a.mendUser(err)
-	}
-
-	if fix == "" {
-		return err
-	}
-
-	return explained{fmt.Errorf("%s: %w", fix, err)}
+	return err
 }
 
 // mendTLS says what to fix when no connection comes about; empty if that is another
 // thing.
 func (a access) mendTLS(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		if a.caFile == "" {
-			return a.field + ".ca_file: it is not given, and the server's certificate is of no CA that this system trusts"
+		if a.CAFile == "" {
+			return field + ".ca_file: it is not given, and the server's certificate is of no CA that this system trusts"
 		}
 
-		return a.field + ".ca_file: the server's certificate is of no CA in " + a.caFile
+		return field + ".ca_file: the server's certificate is of no CA in " + a.CAFile
 	}
 
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
@@ -75,11 +61,11 @@ func (a access) mendTLS(err error) string {
 			doubt = ", or is ending"
 		}
 
-		if a.certFile == "" {
-			return a.field + ".cert_file: it is not given, and the server may ask for it" + doubt
+		if a.CertFile == "" {
+			return field + ".cert_file: it is not given, and the server may ask for it" + doubt
 		}
 
-		return a.field + ".cert_file: the server does not take " + a.certFile + doubt
+		return field + ".cert_file: the server does not take " + a.CertFile + doubt
 	}
 
 	return ""

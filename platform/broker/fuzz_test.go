@@ -46,7 +46,7 @@ func FuzzDelivery(f *testing.F) {
 			return nil
 		})
 
-		if err := broker.PublishRaw(t.Context(), b, "fuzz", body); err != nil {
+		if err := b.PublishRaw(t.Context(), "fuzz", body); err != nil {
 			t.Fatal(err)
 		}
 

@@ -48,12 +48,12 @@ type site struct {
 	conf   platform.Broker
 	server *brokers.Server
 	// memory has one broker for all: nothing outside of it holds events.
-	memory broker.Broker
+	memory *broker.Broker
 	// silence is longer than the broker waits for a process that says nothing.
 	silence time.Duration
 }
 
-func (s *site) open(t *testing.T, change func(*platform.Broker)) broker.Broker {
+func (s *site) open(t *testing.T, change func(*platform.Broker)) *broker.Broker {
 	t.Helper()
 
 	if s.memory != nil {
@@ -75,7 +75,7 @@ func (s *site) open(t *testing.T, change func(*platform.Broker)) broker.Broker {
 	return b
 }
 
-func closeNow(t *testing.T, b broker.Broker) {
+func closeNow(t *testing.T, b *broker.Broker) {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -131,7 +131,7 @@ func saying(t *testing.T, e cloudevents.Event) (string, int) {
 	return data.ID, int(data.Generation)
 }
 
-func publish(t *testing.T, b broker.Broker, topic string, e cloudevents.Event) {
+func publish(t *testing.T, b *broker.Broker, topic string, e cloudevents.Event) {
 	t.Helper()
 
 	if err := b.Publish(t.Context(), topic, e); err != nil {
@@ -140,7 +140,7 @@ func publish(t *testing.T, b broker.Broker, topic string, e cloudevents.Event) {
 }
 
 // subscribe starts a subscription and waits until it is there; end ends it.
-func subscribe(t *testing.T, b broker.Broker, topic, id string, handle broker.Handler) (end func()) {
+func subscribe(t *testing.T, b *broker.Broker, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
 	var once sync.Once
@@ -173,7 +173,7 @@ func subscribe(t *testing.T, b broker.Broker, topic, id string, handle broker.Ha
 	}
 }
 
-func start(t *testing.T, b broker.Broker, topic, id string, handle broker.Handler) (end func()) {
+func start(t *testing.T, b *broker.Broker, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,14 +26,14 @@ import (
 // that a key with many events does not hold up others, and a lane that waits takes no
 // worker.
 type lanes struct {
-	core                *core
+	broker              *Broker
 	topic, subscription string
 	handle              Handler
 	log                 *slog.Logger
 
 	// turns has the keys of lanes whose first event is to be handled, each with one worker
-	// at a time.
-	turns   workqueue.TypedDelayingInterface[string]
+	// at a time, and those whose first event waits for its next try.
+	turns   workqueue.TypedRateLimitingInterface[string]
 	workers sync.WaitGroup
 
 	mu       sync.Mutex
@@ -42,9 +43,8 @@ type lanes struct {
 
 type lane struct {
 	items []*item
-	// running: the first is in work. until is when it is tried again, after a failure.
+	// running: the first is in work.
 	running bool
-	until   time.Time
 }
 
 type item struct {
@@ -55,33 +55,35 @@ type item struct {
 	doomed *doom
 }
 
-func newLanes(c *core, topic, subscription string, handle Handler) *lanes {
+func newLanes(b *Broker, topic, subscription string, handle Handler) *lanes {
+	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[string](b.conf.MinBackoff, b.conf.MaxBackoff)
 	l := &lanes{
-		core: c, topic: topic, subscription: subscription, handle: handle,
-		log:   c.log.With("topic", topic, "subscription", subscription),
-		turns: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.clock}),
+		broker: b, topic: topic, subscription: subscription, handle: handle,
+		log:   b.log.With("topic", topic, "subscription", subscription),
+		turns: workqueue.NewTypedRateLimitingQueue(backoff),
 		byKey: map[string]*lane{},
 	}
 
-	for range c.conf.Parallelism {
+	for range b.conf.Parallelism {
 		l.workers.Go(l.work)
 	}
 
 	return l
 }
 
-// add takes a delivery. What comes when no more is begun stands in line as well: else the
-// broker would have it overtake what came before it, when all is given back.
+// add takes a delivery. What comes when no more is begun stands in line as well, until the
+// broker delivers all of it again.
 func (l *lanes) add(d delivery) {
-	one := &item{from: d, tries: d.tries()}
-	err := json.Unmarshal(d.body(), &one.event)
+	one := &item{from: d, tries: d.tries}
+
+	err := json.Unmarshal(d.body, &one.event)
 	if err == nil {
 		err = one.event.Validate()
 	}
 
 	if err != nil {
-		l.core.metrics.errors.WithLabelValues(errorConversion).Inc()
-		one.event = malformed(d.body())
+		l.broker.metrics.errors.WithLabelValues(errorConversion).Inc()
+		one.event = malformed(d.body)
 		one.doomed = &doom{reason: reasonMalformed, text: err.Error()}
 	}
 
@@ -98,35 +100,31 @@ func (l *lanes) add(d delivery) {
 
 	l.purge(in)
 
-	if !l.fold(in, one) {
-		in.items = append(in.items, one)
-
-		l.gauge(1)
+	if l.fold(in, one) {
+		return
 	}
 
-	l.turns.Add(key)
+	in.items = append(in.items, one)
+	l.gauge(1)
+
+	// Else the one before it has a turn, now or after its pause, and this one follows it.
+	if len(in.items) == 1 {
+		l.turns.Add(key)
+	}
 }
 
 // purge forgets events that the broker took back with a lost connection, but for the one
 // in work.
 func (l *lanes) purge(in *lane) {
-	kept := in.items[:0]
-
-	for i, one := range in.items {
-		switch {
-		case i == 0 && in.running, one.from.alive():
-			kept = append(kept, one)
-		default:
-			l.gauge(-1)
-
-			if i == 0 {
-				in.until = time.Time{}
-			}
-		}
+	first := 0
+	if in.running {
+		first = 1
 	}
 
-	clear(in.items[len(kept):])
-	in.items = kept
+	kept := slices.DeleteFunc(in.items[first:], func(one *item) bool { return !one.from.alive() })
+
+	l.gauge(float64(first + len(kept) - len(in.items)))
+	in.items = in.items[:first+len(kept)]
 }
 
 // fold drops an event that says what the last one in line says, which is yet to be
@@ -165,7 +163,7 @@ func (l *lanes) work() {
 	}
 }
 
-// first is what is to be handled of a lane; nil if there is nothing, or it has to wait.
+// first is what is to be handled of a lane; nil if there is nothing.
 func (l *lanes) first(key string) *item {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,12 +177,6 @@ func (l *lanes) first(key string) *item {
 
 	if len(in.items) == 0 {
 		delete(l.byKey, key)
-
-		return nil
-	}
-
-	if wait := in.until.Sub(l.core.clock.Now()); wait > 0 {
-		l.turns.AddAfter(key, wait)
 
 		return nil
 	}
@@ -227,22 +219,22 @@ func (l *lanes) try(one *item) error {
 
 // call runs the handler.
 func (l *lanes) call(one *item) (err error) {
-	begin := l.core.clock.Now()
+	begin := time.Now()
 
 	defer func() {
 		if thrown := recover(); thrown != nil {
-			l.core.metrics.errors.WithLabelValues(errorPanic).Inc()
+			l.broker.metrics.errors.WithLabelValues(errorPanic).Inc()
 			l.log.Error("handler panicked", "event", one.event.ID(), "panic", thrown, "stack", string(debug.Stack()))
 
 			err = fmt.Errorf("%w: %v", errPanic, thrown)
 		} else if err != nil {
-			l.core.metrics.errors.WithLabelValues(errorHandler).Inc()
+			l.broker.metrics.errors.WithLabelValues(errorHandler).Inc()
 		}
 
-		l.core.metrics.duration.WithLabelValues(l.topic, l.subscription).Observe(l.core.clock.Since(begin).Seconds())
+		l.broker.metrics.duration.WithLabelValues(l.topic, l.subscription).Observe(time.Since(begin).Seconds())
 	}()
 
-	return l.handle(traced(l.core.hard, one.event), one.event.Clone())
+	return l.handle(traced(l.broker.hard, one.event), one.event.Clone())
 }
 
 // traced continues the trace that the event came from.
@@ -261,19 +253,17 @@ func (l *lanes) finish(key string, one *item, err error) {
 	in.running = false
 
 	if err != nil {
-		wait := l.core.backoff(one.tries)
-		in.until = l.core.clock.Now().Add(wait)
-		l.turns.AddAfter(key, wait)
+		l.turns.AddRateLimited(key)
 
 		return
 	}
 
 	l.settle(one.from)
 
-	in.until = time.Time{}
 	in.items = in.items[1:]
 
 	l.gauge(-1)
+	l.turns.Forget(key)
 	l.turns.Add(key)
 }
 
@@ -284,7 +274,7 @@ func (l *lanes) settle(d delivery) {
 	}
 
 	if err := d.ack(); err != nil {
-		l.core.metrics.errors.WithLabelValues(errorAck).Inc()
+		l.broker.metrics.errors.WithLabelValues(errorAck).Inc()
 		l.log.Warn("ack event: it will come again", "error", err)
 	}
 }
@@ -299,26 +289,20 @@ func (l *lanes) end() {
 	l.workers.Wait()
 }
 
-// giveBack gives what was not handled back to the broker, the events of each key in their
-// order. Nothing is delivered any more.
-func (l *lanes) giveBack() {
+// drop forgets what was not handled, which the broker has. Nothing is delivered any more.
+func (l *lanes) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	for key, in := range l.byKey {
-		for _, one := range in.items {
-			one.from.release()
-			l.gauge(-1)
-		}
-
-		delete(l.byKey, key)
+	for _, in := range l.byKey {
+		l.gauge(-float64(len(in.items)))
 	}
 }
 
 func (l *lanes) count(result string) {
-	l.core.metrics.consumed.WithLabelValues(l.topic, l.subscription, result).Inc()
+	l.broker.metrics.consumed.WithLabelValues(l.topic, l.subscription, result).Inc()
 }
 
 func (l *lanes) gauge(change float64) {
-	l.core.metrics.held.WithLabelValues(l.topic, l.subscription).Add(change)
+	l.broker.metrics.held.WithLabelValues(l.topic, l.subscription).Add(change)
 }

@@ -18,20 +18,15 @@ type memory struct {
 	topics map[string]*memoryQueue
 }
 
-func newMemory() *memory { return &memory{topics: map[string]*memoryQueue{}} }
-
 type memoryQueue struct {
-	mu      sync.Mutex
-	waiting []memoryDelivery
+	waiting []delivery
 	// into is nil before the subscription, and at its end.
-	into  sink
+	into  func(delivery)
 	taken bool
 }
 
+// queue gives that of a topic; mu is held.
 func (m *memory) queue(topic string) *memoryQueue {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
 	if m.topics[topic] == nil {
 		m.topics[topic] = &memoryQueue{}
 	}
@@ -44,12 +39,14 @@ func (m *memory) publish(ctx context.Context, topic string, msg message) error {
 		return err
 	}
 
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
 	queue := m.queue(topic)
+	// Nobody takes it back.
+	d := delivery{body: msg.body, ack: func() error { return nil }, alive: func() bool { return true }}
 
-	queue.mu.Lock()
-	defer queue.mu.Unlock()
-
-	switch d := memoryDelivery(msg.body); {
+	switch {
 	case queue.into != nil:
 		queue.into(d)
 	case !queue.taken:
@@ -59,14 +56,13 @@ func (m *memory) publish(ctx context.Context, topic string, msg message) error {
 	return nil
 }
 
-func (m *memory) consume(_ context.Context, topic, _ string, into sink) (consumer, error) {
+func (m *memory) consume(ctx context.Context, topic, _ string, into func(delivery)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
 	queue := m.queue(topic)
-
-	queue.mu.Lock()
-	defer queue.mu.Unlock()
-
 	if queue.taken {
-		return nil, errTaken
+		return errTaken
 	}
 
 	for _, d := range queue.waiting {
@@ -75,27 +71,15 @@ func (m *memory) consume(_ context.Context, topic, _ string, into sink) (consume
 
 	queue.into, queue.waiting, queue.taken = into, nil, true
 
-	return queue, nil
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.mu.Lock()
+
+	queue.into = nil
+
+	return nil
 }
 
 func (m *memory) health(ctx context.Context) error { return ctx.Err() }
 
 func (m *memory) close() {}
-
-func (q *memoryQueue) quiet() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	q.into = nil
-}
-
-func (q *memoryQueue) close() {}
-
-// memoryDelivery is an event, which nobody takes back.
-type memoryDelivery []byte
-
-func (d memoryDelivery) body() []byte { return d }
-func (d memoryDelivery) tries() int   { return 0 }
-func (d memoryDelivery) ack() error   { return nil }
-func (d memoryDelivery) alive() bool  { return true }
-func (d memoryDelivery) release()     {}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -26,17 +27,8 @@ const (
 	// rabbitCallTimeout bounds calls on a channel, which have no bound of their own: the
 	// connection is given up then. A queue whose leader is being elected does not answer.
 	rabbitCallTimeout = 10 * time.Second
-	rabbitMinPause    = 200 * time.Millisecond
-	rabbitMaxPause    = 5 * time.Second
-	// rabbitStandby is how often a replica asks for a queue that another one has.
-	rabbitStandby = time.Second
 	// rabbitPending is how many events a subscriber holds that are not done.
-	rabbitPending     = 1000
-	rabbitDeadLetters = 10000
-	// rabbitDeliveries is after how many lost consumers RabbitMQ itself gives a message of a
-	// quorum queue up: never before we do (RabbitMQ 4 has 20 by default).
-	rabbitDeliveries = 1000
-	deadKept         = 7 * 24 * time.Hour
+	rabbitPending = 1000
 	// troublePublish is what keeps events from being published.
 	troublePublish = "publish"
 )
@@ -44,75 +36,44 @@ const (
 var (
 	errNotConfirmed = errors.New("RabbitMQ did not confirm the message")
 	errNoAnswer     = errors.New("RabbitMQ did not answer within " + rabbitCallTimeout.String())
-	// errStandby is of a queue that another replica has.
-	errStandby = errors.New("another replica consumes the queue")
 )
 
 // overRabbit is a transport over RabbitMQ, laid out as upstream's programs have it: an
 // exchange for each topic, and for each subscription a queue, which one process consumes at
 // a time.
 type overRabbit struct {
-	// RabbitMQ may hold up a connection that publishes; each consumer has its own.
-	publishing *rabbitLink
-	layout     rabbitLayout
-	prefetch   int
-	log        *slog.Logger
-	troubles   *troubles
+	conf     platform.BrokerRabbit
+	access   access
+	log      *slog.Logger
+	troubles troubles
 
-	mu        sync.Mutex
-	consuming map[*rabbitLink]bool
-}
-
-// rabbitLayout says what exchanges, keys and queues there are.
-type rabbitLayout struct {
-	// static is the exchange of all topics; empty: each has one of its name.
-	static, kind, key string
-	quorum            bool
-}
-
-func (l rabbitLayout) exchange(topic string) string {
-	if strings.HasSuffix(topic, DeadLetterSuffix) {
-		return topic
-	}
-
-	return cmp.Or(l.static, topic)
-}
-
-// queue is that of a subscription, with what it is declared with where there is none yet.
-func (l rabbitLayout) queue(topic, subscription string) (string, amqp.Table) {
-	name := topic + "-" + subscription
-	if !l.quorum {
-		return name, nil
-	}
-
-	return name, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": rabbitDeliveries}
+	mu sync.Mutex
+	// conn and channel are what all publish on, made anew when they are lost. RabbitMQ may
+	// hold up a connection that publishes; each consumer has its own.
+	conn    *amqp.Connection
+	channel *rabbitPublisher
+	ended   bool
 }
 
 func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logger) (*overRabbit, error) {
-	how := rabbitAccess(conf)
-	if err := how.check(); err != nil {
+	if _, _, err := access(conf).server(); err != nil {
 		return nil, err
 	}
 
 	if conf.Exchange != "" {
-		if err := checkName("broker.rabbitmq.exchange", conf.Exchange); err != nil {
+		if err := checkName(field+".exchange", conf.Exchange); err != nil {
 			return nil, err
 		}
 	}
 
-	kind := cmp.Or(conf.ExchangeType, amqp.ExchangeTopic)
-	if kind != amqp.ExchangeTopic && kind != amqp.ExchangeFanout && kind != amqp.ExchangeDirect {
-		return nil, fmt.Errorf("broker.rabbitmq.exchange_type: %q: write topic, fanout or direct", kind)
+	conf.ExchangeType = cmp.Or(conf.ExchangeType, amqp.ExchangeTopic)
+	if kind := conf.ExchangeType; kind != amqp.ExchangeTopic && kind != amqp.ExchangeFanout && kind != amqp.ExchangeDirect {
+		return nil, fmt.Errorf("%s.exchange_type: %q: write topic, fanout or direct", field, kind)
 	}
 
 	conf.PrefetchCount = cmp.Or(max(conf.PrefetchCount, 0), rabbitPending)
+	o := &overRabbit{conf: conf, access: access(conf), log: log}
 
-	known := &troubles{}
-	o := &overRabbit{
-		publishing: &rabbitLink{access: how, made: known.anew}, consuming: map[*rabbitLink]bool{},
-		layout:   rabbitLayout{static: conf.Exchange, kind: kind, key: conf.RoutingKey, quorum: conf.Quorum},
-		prefetch: conf.PrefetchCount, log: log, troubles: known,
-	}
 	if err := o.health(ctx); err != nil {
 		o.close()
 
@@ -122,71 +83,97 @@ func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logge
 	return o, nil
 }
 
-func (o *overRabbit) publish(ctx context.Context, topic string, m message) error {
-	exchange := o.layout.exchange(topic)
+// exchange is that of a topic.
+func (o *overRabbit) exchange(topic string) string {
+	if strings.HasSuffix(topic, DeadLetterSuffix) {
+		return topic
+	}
 
-	channel, err := o.publishing.publisher(exchange, o.layout.kind)
+	return cmp.Or(o.conf.Exchange, topic)
+}
+
+func (o *overRabbit) publish(ctx context.Context, topic string, m message) error {
+	exchange := o.exchange(topic)
+
+	channel, err := o.publisher(exchange)
 	if err != nil {
 		return err
 	}
 
-	header := amqp.Table{}
+	sending := amqp.Publishing{
+		ContentType: "application/cloudevents+json", DeliveryMode: amqp.Persistent,
+		MessageId: m.id, Headers: amqp.Table{}, Body: m.body,
+	}
 	for name, value := range m.header {
-		header[name] = value
+		sending.Headers[name] = value
 	}
 
-	var sent *amqp.DeferredConfirmation
+	if err := channel.send(ctx, exchange, o.conf.RoutingKey, sending); err != nil {
+		err = fmt.Errorf("publish to RabbitMQ: %w", o.access.explain(err))
 
-	// A server that takes no more holds up even the writing.
-	err = o.publishing.guarded(func() error {
-		var err error
-		sent, err = channel.PublishWithDeferredConfirmWithContext(ctx, exchange, o.layout.key, false, false,
-			amqp.Publishing{
-				ContentType: "application/cloudevents+json", DeliveryMode: amqp.Persistent,
-				MessageId: m.id, Headers: header, Body: m.body,
-			})
+		if !channel.conn.IsClosed() {
+			o.troubles.note(troublePublish, err)
+		}
+
+		// The next one opens another. Those who wait for their confirmation on this one are
+		// told that there is none.
+		_ = channel.Close()
+
+		return err
+	}
+
+	o.troubles.note(troublePublish, nil)
+
+	return nil
+}
+
+// publisher gives the channel that all publish on, once there is the exchange; without one,
+// whether it works.
+func (o *overRabbit) publisher(exchange string) (*rabbitPublisher, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.ended {
+		return nil, errClosed
+	}
+
+	if o.conn == nil || o.conn.IsClosed() {
+		conn, err := o.access.dial()
+		if err != nil {
+			return nil, err
+		}
+
+		o.conn, o.channel = conn, nil
+	}
+
+	err := guarded(o.conn, func() (err error) {
+		if o.channel == nil || o.channel.IsClosed() {
+			if o.channel, err = newPublisher(o.conn); err != nil {
+				return err
+			}
+		}
+
+		if exchange == "" || o.channel.declared[exchange] {
+			return nil
+		}
+
+		err = ensureExchange(o.conn, exchange, o.conf.ExchangeType)
+		o.channel.declared[exchange] = err == nil
 
 		return err
 	})
-	if err == nil {
-		err = confirmed(ctx, sent)
+	if err != nil {
+		return nil, o.access.explain(err)
 	}
 
-	if err == nil {
-		o.troubles.over(troublePublish)
-
-		return nil
-	}
-
-	err = o.publishing.access.explain(channel.reason(ctx, err))
-	o.publishing.forget(channel)
-
-	err = fmt.Errorf("publish to RabbitMQ: %w", err)
-	if o.publishing.stands() {
-		o.troubles.note(troublePublish, err, true)
-	}
-
-	return err
-}
-
-func confirmed(ctx context.Context, sent *amqp.DeferredConfirmation) error {
-	done, err := sent.WaitContext(ctx)
-
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", errNotConfirmed, err)
-	case !done:
-		return errNotConfirmed
-	default:
-		return nil
-	}
+	return o.channel, nil
 }
 
 func (o *overRabbit) health(ctx context.Context) error {
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := o.publishing.publisher("", "")
+		_, err := o.publisher("")
 		done <- err
 	}()
 
@@ -199,33 +186,150 @@ func (o *overRabbit) health(ctx context.Context) error {
 }
 
 func (o *overRabbit) close() {
-	o.publishing.end()
-
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	for link := range o.consuming {
-		link.end()
+	o.ended = true
+	if o.conn != nil {
+		hangUp(o.conn)
 	}
 }
 
-// newLink makes a connection for one consumer.
-func (o *overRabbit) newLink() *rabbitLink {
-	link := &rabbitLink{access: o.publishing.access}
+// rabbitPublisher is a channel that confirms, and says why the server closed it.
+type rabbitPublisher struct {
+	*amqp.Channel
 
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	o.consuming[link] = true
-
-	return link
+	conn *amqp.Connection
+	// declared are the exchanges that there are.
+	declared map[string]bool
+	// closed ends with the channel, for the reason that the server gave.
+	closed context.Context
 }
 
-func (o *overRabbit) endLink(link *rabbitLink) {
-	link.end()
+func newPublisher(conn *amqp.Connection) (*rabbitPublisher, error) {
+	channel, err := openChannel(conn)
+	if err != nil {
+		return nil, err
+	}
 
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	if err := channel.Confirm(false); err != nil {
+		return nil, fmt.Errorf("have RabbitMQ confirm: %w", err)
+	}
 
-	delete(o.consuming, link)
+	told := channel.NotifyClose(make(chan *amqp.Error, 1))
+	closed, end := context.WithCancelCause(context.Background())
+
+	go func() {
+		said := <-told
+		end(cmp.Or(said, amqp.ErrClosed))
+	}()
+
+	return &rabbitPublisher{Channel: channel, conn: conn, declared: map[string]bool{}, closed: closed}, nil
+}
+
+// send returns when the server has the message for good.
+func (p *rabbitPublisher) send(ctx context.Context, exchange, key string, m amqp.Publishing) error {
+	var sent *amqp.DeferredConfirmation
+
+	// A server that takes no more holds up even the writing.
+	err := guarded(p.conn, func() (err error) {
+		sent, err = p.PublishWithDeferredConfirmWithContext(ctx, exchange, key, false, false, m)
+
+		return err
+	})
+	if err != nil {
+		return p.reason(ctx, err)
+	}
+
+	done, err := sent.WaitContext(ctx)
+
+	switch {
+	case err != nil:
+		return p.reason(ctx, fmt.Errorf("%w: %w", errNotConfirmed, err))
+	case !done:
+		return p.reason(ctx, errNotConfirmed)
+	default:
+		return nil
+	}
+}
+
+// reason adds why the server closed the channel to an error on it, if it did.
+func (p *rabbitPublisher) reason(ctx context.Context, err error) error {
+	if !p.IsClosed() {
+		return err
+	}
+
+	select {
+	case <-p.closed.Done():
+		return fmt.Errorf("%w: %w", err, context.Cause(p.closed))
+	case <-ctx.Done():
+		return err
+	}
+}
+
+// guarded gives the connection up when calls on it take too long, which ends them.
+func guarded(conn *amqp.Connection, calls func() error) error {
+	var late atomic.Bool
+
+	timer := time.AfterFunc(rabbitCallTimeout, func() {
+		late.Store(true)
+
+		_ = conn.CloseDeadline(time.Now().Add(time.Second))
+	})
+	defer timer.Stop()
+
+	err := calls()
+	if err != nil && late.Load() {
+		return fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+
+	return err
+}
+
+// hangUp ends a connection. What was delivered over it and is not acked is delivered again.
+func hangUp(conn *amqp.Connection) { _ = conn.CloseDeadline(time.Now().Add(rabbitDialTimeout)) }
+
+func openChannel(conn *amqp.Connection) (*amqp.Channel, error) {
+	channel, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open channel of RabbitMQ: %w", err)
+	}
+
+	return channel, nil
+}
+
+// ensure declares what is not there. What is there is taken whatever it is like: it may be of
+// upstream's programs, or made by hand. A channel ends with a no.
+func ensure(conn *amqp.Connection, declare func(channel *amqp.Channel, passive bool) error) error {
+	for _, passive := range []bool{true, false} {
+		channel, err := openChannel(conn)
+		if err != nil {
+			return err
+		}
+
+		err = declare(channel, passive)
+		_ = channel.Close()
+
+		if said, ok := errors.AsType[*amqp.Error](err); !passive || !ok || said.Code != amqp.NotFound {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func ensureExchange(conn *amqp.Connection, exchange, kind string) error {
+	err := ensure(conn, func(channel *amqp.Channel, passive bool) error {
+		declare := channel.ExchangeDeclare
+		if passive {
+			declare = channel.ExchangeDeclarePassive
+		}
+
+		return declare(exchange, kind, true, false, false, false, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("declare exchange %s of RabbitMQ: %w", exchange, err)
+	}
+
+	return nil
 }

@@ -7,9 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
-	"sync"
-	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"k8s.io/utils/clock"
@@ -17,244 +17,214 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-func (o *overRabbit) consume(ctx context.Context, topic, subscription string, into sink) (consumer, error) {
-	c := &rabbitConsumer{
-		over: o, topic: topic, subscription: subscription, into: into, link: o.newLink(), ended: make(chan struct{}),
-	}
-	c.ctx, c.end = context.WithCancel(context.WithoutCancel(ctx))
+const (
+	// rabbitMinPause and rabbitMaxPause are before a consumer is made anew.
+	rabbitMinPause = 200 * time.Millisecond
+	rabbitMaxPause = 5 * time.Second
+	// rabbitStandby is how often a replica asks for a queue that another one has.
+	rabbitStandby     = time.Second
+	rabbitDeadLetters = 10000
+	// rabbitDeliveries is after how many lost consumers RabbitMQ itself gives a message of a
+	// quorum queue up: never before we do (RabbitMQ 4 has 20 by default).
+	rabbitDeliveries = 1000
+	deadKept         = 7 * 24 * time.Hour
+)
 
-	// From then on it ends when the events in work are done.
-	stay := context.AfterFunc(ctx, c.end)
-	first, err := c.connect()
-
-	if !stay() && err == nil {
-		_ = first.channel.Close()
-		err = ctx.Err()
-	}
-
-	if err != nil && !errors.Is(err, errStandby) {
-		c.end()
-		o.endLink(c.link)
-
-		return nil, err
-	}
-
-	go c.run(first)
-
-	return c, nil
-}
+var (
+	errLost = errors.New("consumer of RabbitMQ lost")
+	// errStandby is of a queue that another replica has.
+	errStandby = errors.New("another replica consumes the queue")
+)
 
 // rabbitConsumer is a subscription in this process.
 type rabbitConsumer struct {
-	over                *overRabbit
-	topic, subscription string
-	into                sink
-	link                *rabbitLink
+	*overRabbit
 
-	ctx   context.Context //nolint:containedctx // it lives as long as the consumer
-	end   context.CancelFunc
-	ended chan struct{}
-
-	mu  sync.Mutex
-	now *rabbitEpoch
+	topic, queue string
+	into         func(delivery)
+	log          *slog.Logger
+	// begun: it has had the queue, or has stood by for it.
+	begun bool
+	pause time.Duration
 }
 
-// name of it among the troubles.
-func (c *rabbitConsumer) name() string {
-	return fmt.Sprintf("consume %s %s %p", c.topic, c.subscription, c)
-}
-
-// rabbitEpoch is the life of one channel. What was delivered in it can be acked in it
-// alone, and is delivered again after it.
-type rabbitEpoch struct {
-	channel *amqp.Channel
-	from    <-chan amqp.Delivery
-	dead    atomic.Bool
-}
-
-// consumerTag names the one consumer of a channel.
-const consumerTag = "hyperfleet"
-
-// run takes deliveries, on a new channel whenever one is lost. Without an epoch another
-// replica has the queue.
-func (c *rabbitConsumer) run(epoch *rabbitEpoch) {
-	defer close(c.ended)
-	defer func() { c.over.troubles.over(c.name()) }()
-
-	log := c.over.log.With("topic", c.topic, "subscription", c.subscription)
+func (o *overRabbit) consume(ctx context.Context, topic, subscription string, into func(delivery)) error {
+	c := &rabbitConsumer{
+		overRabbit: o, topic: topic, queue: topic + "-" + subscription, into: into, pause: rabbitMinPause,
+		log: o.log.With("topic", topic, "subscription", subscription),
+	}
+	defer c.trouble(nil)
 
 	for {
-		if epoch == nil {
-			log.Info("another replica has the queue of RabbitMQ: this one stands by")
-		} else {
-			for d := range epoch.from {
-				c.into(rabbitDelivery{epoch: epoch, d: d})
-			}
-
-			if c.ctx.Err() != nil {
-				return
-			}
-
-			epoch.dead.Store(true)
-			_ = epoch.channel.Close()
-
-			log.Warn("consumer of RabbitMQ lost: it is made anew")
-		}
-
-		if epoch = c.reconnect(); epoch == nil {
-			return
-		}
-
-		log.Info("this replica has the queue of RabbitMQ")
-	}
-}
-
-// reconnect tries until it is made to end; then it gives nil.
-func (c *rabbitConsumer) reconnect() *rabbitEpoch {
-	for pause := rabbitMinPause; ; pause = min(2*pause, rabbitMaxPause) {
-		if err := retry.Pause(c.ctx, clock.RealClock{}, pause); err != nil {
-			return nil
-		}
-
-		epoch, err := c.connect()
+		err := c.over(ctx)
 
 		switch {
-		case err == nil && c.ctx.Err() != nil:
-			// The one that quiet knew was the last.
-			_ = epoch.channel.Close()
-
+		case ctx.Err() != nil:
 			return nil
-		case err == nil:
-			c.over.troubles.over(c.name())
-
-			return epoch
-		case errors.Is(err, errStandby):
-			c.over.troubles.over(c.name())
-
-			pause = rabbitStandby / 2 //nolint:mnd // it is doubled
-		default:
-			c.over.troubles.note(c.name(), fmt.Errorf("consume %s from RabbitMQ as %s: %w", c.topic, c.subscription, err), false)
-			c.over.log.Warn("consume from RabbitMQ: it is tried again", "topic", c.topic, "subscription", c.subscription, "error", err)
+		case !c.begun:
+			return err
+		case !errors.Is(err, errLost):
+			c.trouble(fmt.Errorf("consume queue %s from RabbitMQ: %w", c.queue, err))
 		}
+
+		c.log.Warn("consume from RabbitMQ: it is tried again", "error", err)
+
+		if retry.Pause(ctx, clock.RealClock{}, c.pause) != nil {
+			return nil
+		}
+
+		c.pause = min(2*c.pause, rabbitMaxPause)
 	}
 }
 
-// connect opens a channel, sees that there is what is needed, and consumes.
-func (c *rabbitConsumer) connect() (*rabbitEpoch, error) {
-	epoch := &rabbitEpoch{}
+// trouble notes what keeps it from the queue; nil: nothing any more.
+func (c *rabbitConsumer) trouble(err error) { c.troubles.note(fmt.Sprintf("consume %p", c), err) }
 
-	err := c.link.guarded(func() error {
-		if err := c.prepare(); err != nil {
-			return err
-		}
-
-		var err error
-		if epoch.channel, err = c.link.open(); err != nil {
-			return err
-		}
-
-		if epoch.from, err = c.begin(epoch.channel); err != nil {
-			_ = epoch.channel.Close()
-		}
-
-		return err
-	})
+// over consumes over one connection, until that is lost or ctx ends.
+func (c *rabbitConsumer) over(ctx context.Context) error {
+	conn, err := c.access.dial()
 	if err != nil {
-		return nil, c.link.access.explain(err)
-	}
-
-	c.mu.Lock()
-	c.now = epoch
-	c.mu.Unlock()
-
-	return epoch, nil
-}
-
-// prepare declares exchanges and queues that are not there. One that is there is used as it
-// is: it may be of upstream's programs, or made by hand.
-func (c *rabbitConsumer) prepare() error {
-	layout := c.over.layout
-	name, arguments := layout.queue(c.topic, c.subscription)
-
-	if err := c.link.bound(layout.exchange(c.topic), layout.kind, layout.key, name, arguments); err != nil {
 		return err
 	}
+	defer hangUp(conn)
 
-	if strings.HasSuffix(c.topic, DeadLetterSuffix) {
-		return nil
+	defer context.AfterFunc(ctx, func() { hangUp(conn) })()
+
+	err = guarded(conn, func() error { return c.prepare(conn) })
+	if err != nil {
+		return c.access.explain(err)
+	}
+
+	channel, from, err := c.have(ctx, conn)
+	if err != nil {
+		return c.access.explain(err)
+	}
+
+	c.log.Info("this replica has the queue of RabbitMQ")
+
+	for d := range from {
+		c.into(delivery{
+			body: d.Body, tries: triesOf(d), ack: func() error { return d.Ack(false) },
+			alive: func() bool { return !channel.IsClosed() },
+		})
+	}
+
+	return errLost
+}
+
+// have consumes the queue, as soon as no other replica does.
+func (c *rabbitConsumer) have(
+	ctx context.Context, conn *amqp.Connection,
+) (channel *amqp.Channel, from <-chan amqp.Delivery, err error) {
+	for standby := false; ; standby = true {
+		err = guarded(conn, func() (err error) {
+			if channel, err = openChannel(conn); err == nil {
+				from, err = c.begin(channel)
+			}
+
+			return err
+		})
+		if err != nil && !errors.Is(err, errStandby) {
+			return nil, nil, err
+		}
+
+		c.begun, c.pause = true, rabbitMinPause
+		c.trouble(nil)
+
+		if err == nil {
+			return channel, from, nil
+		}
+
+		if !standby {
+			c.log.Info("another replica has the queue of RabbitMQ: this one stands by")
+		}
+
+		if err := retry.Pause(ctx, clock.RealClock{}, rabbitStandby); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// prepare declares exchanges and queues that are not there.
+func (c *rabbitConsumer) prepare(conn *amqp.Connection) error {
+	var arguments amqp.Table
+	if c.conf.Quorum {
+		arguments = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": rabbitDeliveries}
+	}
+
+	if err := c.bound(conn, c.exchange(c.topic), c.queue, arguments); err != nil || strings.HasSuffix(c.topic, DeadLetterSuffix) {
+		return err
 	}
 
 	// Where the topic's dead letters stay for people to look at.
 	dead := c.topic + DeadLetterSuffix
 
-	return c.link.bound(dead, layout.kind, layout.key, dead, amqp.Table{
+	return c.bound(conn, dead, dead, amqp.Table{
 		"x-max-length": rabbitDeadLetters, "x-overflow": "drop-head", "x-message-ttl": deadKept.Milliseconds(),
 	})
 }
 
+// bound sees that a queue is there and gets what the exchange is sent.
+func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, arguments amqp.Table) error {
+	if err := ensureExchange(conn, exchange, c.conf.ExchangeType); err != nil {
+		return err
+	}
+
+	err := ensure(conn, func(channel *amqp.Channel, passive bool) error {
+		declare := channel.QueueDeclare
+		if passive {
+			declare = channel.QueueDeclarePassive
+		}
+
+		_, err := declare(queue, true, false, false, false, arguments)
+
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("declare queue %s of RabbitMQ: %w", queue, err)
+	}
+
+	channel, err := openChannel(conn)
+	if err != nil {
+		return err
+	}
+	defer channel.Close() //nolint:errcheck // it has done its work
+
+	if err := channel.QueueBind(queue, c.conf.RoutingKey, exchange, false, nil); err != nil {
+		return fmt.Errorf("bind queue %s of RabbitMQ: %w", queue, err)
+	}
+
+	return nil
+}
+
 // begin consumes. Nobody else may: the order of events is kept inside of a process.
 func (c *rabbitConsumer) begin(channel *amqp.Channel) (<-chan amqp.Delivery, error) {
-	if err := channel.Qos(c.over.prefetch, 0, false); err != nil {
+	if err := channel.Qos(c.conf.PrefetchCount, 0, false); err != nil {
 		return nil, fmt.Errorf("limit deliveries of RabbitMQ: %w", err)
 	}
 
-	queue, _ := c.over.layout.queue(c.topic, c.subscription)
-
-	from, err := channel.Consume(queue, consumerTag, false, true, false, false, nil)
+	from, err := channel.Consume(c.queue, "hyperfleet", false, true, false, false, nil)
 
 	said, ok := errors.AsType[*amqp.Error](err)
-	if ok && said.Code == amqp.AccessRefused && strings.Contains(said.Reason, "exclusive use") {
-		return nil, fmt.Errorf("%w: %s", errStandby, queue)
+
+	switch {
+	case ok && said.Code == amqp.AccessRefused && strings.Contains(said.Reason, "exclusive use"):
+		return nil, fmt.Errorf("%w: %s", errStandby, c.queue)
+	case err != nil:
+		return nil, fmt.Errorf("consume queue %s of RabbitMQ: %w", c.queue, err)
+	default:
+		return from, nil
 	}
-
-	if err != nil {
-		return nil, fmt.Errorf("consume queue %s of RabbitMQ: %w", queue, err)
-	}
-
-	return from, nil
 }
 
-func (c *rabbitConsumer) quiet() {
-	c.end()
-
-	c.mu.Lock()
-	epoch := c.now
-	c.mu.Unlock()
-
-	if epoch != nil {
-		// A channel that is lost delivers no more.
-		_ = epoch.channel.Cancel(consumerTag, false)
-	}
-
-	<-c.ended
-}
-
-func (c *rabbitConsumer) close() {
-	// What is not acked goes back to its queue.
-	c.over.endLink(c.link)
-}
-
-type rabbitDelivery struct {
-	epoch *rabbitEpoch
-	d     amqp.Delivery
-}
-
-func (d rabbitDelivery) body() []byte { return d.d.Body }
-
-// tries is a count with quorum queues; others tell but that there was one.
-func (d rabbitDelivery) tries() int {
+// triesOf is a count with quorum queues; others tell but that there was one.
+func triesOf(d amqp.Delivery) int {
 	const most = 1 << 20
 
-	count, counted := d.d.Headers["x-delivery-count"].(int64)
-	if !counted && d.d.Redelivered {
+	count, counted := d.Headers["x-delivery-count"].(int64)
+	if !counted && d.Redelivered {
 		count = 1
 	}
 
 	return int(min(max(count, 0), most))
 }
-
-func (d rabbitDelivery) ack() error { return d.d.Ack(false) }
-
-// release does nothing: the connection is closed, and gives all back in its order.
-func (d rabbitDelivery) release()    {}
-func (d rabbitDelivery) alive() bool { return !d.epoch.dead.Load() }

@@ -91,7 +91,7 @@ func testUpstream(t *testing.T, where *site) {
 }
 
 // reaches waits until an event is published and handled.
-func reaches(t *testing.T, b broker.Broker, topic string, r *record) {
+func reaches(t *testing.T, b *broker.Broker, topic string, r *record) {
 	t.Helper()
 
 	number := 0

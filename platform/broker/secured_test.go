@@ -105,7 +105,7 @@ func writeFile(t *testing.T, file, text string) {
 
 // attempt opens a broker and looks that nothing that is said has the password in it, then
 // and until the end of the test.
-func attempt(t *testing.T, conf platform.Broker) (broker.Broker, error) {
+func attempt(t *testing.T, conf platform.Broker) (*broker.Broker, error) {
 	t.Helper()
 
 	said, registry := &capture.Buffer{}, prometheus.NewRegistry()
@@ -120,7 +120,7 @@ func attempt(t *testing.T, conf platform.Broker) (broker.Broker, error) {
 	defer cancel()
 
 	type outcome struct {
-		b   broker.Broker
+		b   *broker.Broker
 		err error
 	}
 
@@ -147,7 +147,7 @@ func attempt(t *testing.T, conf platform.Broker) (broker.Broker, error) {
 	}
 }
 
-func opened(t *testing.T, conf platform.Broker) broker.Broker {
+func opened(t *testing.T, conf platform.Broker) *broker.Broker {
 	t.Helper()
 
 	b, err := attempt(t, conf)
@@ -206,7 +206,7 @@ func refuses(t *testing.T, err error, says ...string) {
 }
 
 // ill waits until Health says all of it.
-func ill(t *testing.T, b broker.Broker, says ...string) {
+func ill(t *testing.T, b *broker.Broker, says ...string) {
 	t.Helper()
 
 	var last error
@@ -236,7 +236,7 @@ func ill(t *testing.T, b broker.Broker, says ...string) {
 	t.Log(last)
 }
 
-func well(t *testing.T, b broker.Broker) {
+func well(t *testing.T, b *broker.Broker) {
 	t.Helper()
 
 	var last error

@@ -23,41 +23,20 @@ type troubles struct {
 }
 
 type trouble struct {
-	err error
-	// until when it counts; zero: until it is told to be over.
+	err   error
 	until time.Time
 }
 
-// note keeps a trouble: for a while, or until it is over.
-func (t *troubles) note(of string, err error, passing bool) {
+// note keeps a trouble, or that it is over: nil.
+func (t *troubles) note(of string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
-	one := trouble{err: err}
-	if passing {
-		one.until = time.Now().Add(troubleKept)
-	}
 
 	if t.of == nil {
 		t.of = map[string]trouble{}
 	}
 
-	t.of[of] = one
-}
-
-func (t *troubles) over(of string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	delete(t.of, of)
-}
-
-// anew forgets what was noted for a while: a new connection shows whether it is still so.
-func (t *troubles) anew() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	maps.DeleteFunc(t.of, func(_ string, one trouble) bool { return !one.until.IsZero() })
+	t.of[of] = trouble{err: err, until: time.Now().Add(troubleKept)}
 }
 
 // err gives all that count; nil if there are none.
@@ -65,12 +44,12 @@ func (t *troubles) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
+	maps.DeleteFunc(t.of, func(_ string, one trouble) bool { return one.err == nil || !time.Now().Before(one.until) })
+
 	var all []error
 
 	for _, of := range slices.Sorted(maps.Keys(t.of)) {
-		if one := t.of[of]; one.until.IsZero() || time.Now().Before(one.until) {
-			all = append(all, one.err)
-		}
+		all = append(all, t.of[of].err)
 	}
 
 	return errors.Join(all...)

@@ -15,9 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// Codes of the API (facts of RFC 9457 problems: HYPERFLEET-CATEGORY-NUMBER).
 const (
-	codeNoRoute    = "HYPERFLEET-NTF-000"
+	// codeNoResource is one of the API (facts of RFC 9457 problems: HYPERFLEET-CATEGORY-NUMBER).
 	codeNoResource = "HYPERFLEET-NTF-001"
 
 	maxProblem = 64 << 10
@@ -29,12 +28,8 @@ var (
 	// ErrNotFound says that the API knows no such resource: a well-formed problem with
 	// code HYPERFLEET-NTF-001, and nothing else of status 404.
 	ErrNotFound = errors.New("no such resource")
-	// ErrNoRoute says that the API has no such route or collection: HYPERFLEET-NTF-000.
-	ErrNoRoute = errors.New("no such route")
 	// ErrCursorGone says that the change feed does not go back to the cursor.
 	ErrCursorGone = errors.New("cursor is older than the changes that are kept")
-	// ErrConflict is any problem of status 409.
-	ErrConflict = errors.New("conflict")
 
 	errAnswer = errors.New("the answer is not one of the fleet API")
 )
@@ -74,12 +69,8 @@ func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrNotFound:
 		return e.Status == http.StatusNotFound && e.Code == codeNoResource
-	case ErrNoRoute:
-		return e.Status == http.StatusNotFound && e.Code == codeNoRoute
 	case ErrCursorGone:
 		return e.Status == http.StatusGone && e.Code != ""
-	case ErrConflict:
-		return e.Status == http.StatusConflict && e.Code != ""
 	default:
 		return false
 	}

@@ -98,13 +98,6 @@ func (r *Registry) ByKind(kind string) (*Kind, bool) {
 	return found, ok
 }
 
-// IsTarget tells whether resources of a kind may be referred to at all.
-func (r *Registry) IsTarget(kind string) bool {
-	return slices.ContainsFunc(r.kinds, func(k *Kind) bool {
-		return slices.ContainsFunc(k.References, func(rule platform.ReferenceRule) bool { return rule.TargetKind == kind })
-	})
-}
-
 // ByPlural finds a kind by its collection, for example nodepools.
 func (r *Registry) ByPlural(plural string) (*Kind, bool) {
 	found, ok := r.byPlural[plural]

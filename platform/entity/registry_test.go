@@ -43,10 +43,6 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("%+v", rule)
 	}
 
-	if !registry.IsTarget("NodePool") || registry.IsTarget("Cluster") {
-		t.Error("a Backup refers to NodePools alone")
-	}
-
 	if _, found := registry.ByPlural("dragons"); found || len(registry.Kinds()) != 3 {
 		t.Error("a kind that nobody registered")
 	}

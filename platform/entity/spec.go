@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
 // LoadSchemas reads an OpenAPI 3.0 document. References to other files and hosts are not
@@ -41,12 +43,7 @@ func LoadSchemas(ctx context.Context, path string) (*openapi3.T, error) {
 }
 
 // FieldError is what is wrong with one field.
-type FieldError struct {
-	// Field is its path, for example spec.nodes[2].size.
-	Field string
-	// Message says what is wrong, without the value.
-	Message string
-}
+type FieldError = openapi.FieldError
 
 // CheckSpec says what is wrong with a spec by its kind's schema. A kind without one takes
 // any.

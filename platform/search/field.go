@@ -89,14 +89,14 @@ func keyed(column, key string) field {
 	}
 }
 
-// valueKind is a type of fields.
-type valueKind int
+// valueKind is a type of fields: how an argument is cast to it.
+type valueKind string
 
 const (
-	kindText valueKind = iota
-	kindNumber
-	kindTime
-	kindID
+	kindText   valueKind = "::text"
+	kindNumber valueKind = "::text::numeric"
+	kindTime   valueKind = "::timestamptz"
+	kindID     valueKind = "::uuid"
 )
 
 // bound is a value that suits its kind.
@@ -106,35 +106,16 @@ type bound struct {
 }
 
 // sql is the value as an argument of its type.
-func (b bound) sql(args *Args) string {
-	switch placeholder := args.Add(b.value); b.kind {
-	case kindNumber:
-		return placeholder + "::text::numeric"
-	case kindTime:
-		return placeholder + "::timestamptz"
-	case kindID:
-		return placeholder + "::uuid"
-	default:
-		return placeholder + "::text"
-	}
-}
+func (b bound) sql(args *Args) string { return args.Add(b.value) + string(b.kind) }
 
 // bind checks that a value suits a kind.
 func bind(kind valueKind, value token) (bound, error) {
 	switch kind {
 	case kindNumber:
-		if value.kind != tokenNumber {
-			return bound{}, wrong(value, "expected a number")
-		}
-
 		number, err := numberOf(value)
 
 		return bound{kind, number}, err
 	case kindTime:
-		if value.kind != tokenString {
-			return bound{}, wrong(value, "expected a time as a string")
-		}
-
 		moment, err := timeOf(value)
 
 		return bound{kind, moment}, err
@@ -157,6 +138,10 @@ func bind(kind valueKind, value token) (bound, error) {
 // numberOf is the number as it is written, if a double can hold one of its size: the
 // database's own numbers can be made to fill its memory.
 func numberOf(value token) (string, error) {
+	if value.kind != tokenNumber {
+		return "", wrong(value, "expected a number")
+	}
+
 	number, err := strconv.ParseFloat(value.text, 64)
 	if err != nil || math.IsInf(number, 0) || len(value.text) > 64 {
 		return "", &Error{Column: value.column, Message: fmt.Sprintf("%.40q is no number", value.text)}
@@ -167,12 +152,12 @@ func numberOf(value token) (string, error) {
 
 func timeOf(value token) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
-		if moment, err := time.Parse(layout, value.text); err == nil {
+		if moment, err := time.Parse(layout, value.text); err == nil && value.kind == tokenString {
 			return moment.UTC().Truncate(time.Microsecond), nil
 		}
 	}
 
-	return time.Time{}, wrong(value, "expected a time as 2006-01-02T15:04:05Z or 2006-01-02")
+	return time.Time{}, wrong(value, "expected a time as a string, '2006-01-02T15:04:05Z' or '2006-01-02'")
 }
 
 // ordered is the expression to compare by, and whether text has to be ordered by bytes.
@@ -183,11 +168,6 @@ func ordered(expression string, kind valueKind, operator string) string {
 
 	return expression
 }
-
-// rendered is a node that is one piece of SQL.
-type rendered func(alias string, args *Args) string
-
-func (r rendered) sql(alias string, args *Args) string { return r(alias, args) }
 
 // stored is a field whose type is known.
 type stored struct {
@@ -206,17 +186,17 @@ func (f stored) compare(operator string, value token) (node, error) {
 		return nil, err
 	}
 
-	return rendered(func(alias string, args *Args) string {
+	return func(alias string, args *Args) string {
 		if operator == "=" && f.column != "" {
 			return contains(alias+"."+f.column, f.within(to.value), args)
 		}
 
 		return ordered(f.place(alias, args), f.kind, operator) + " " + operator + " " + to.sql(args)
-	}), nil
+	}, nil
 }
 
 func (f stored) null() node {
-	return rendered(func(alias string, args *Args) string { return f.place(alias, args) + " is null" })
+	return func(alias string, args *Args) string { return f.place(alias, args) + " is null" }
 }
 
 // contains is containment, which the indexes on JSON columns answer.
@@ -286,10 +266,10 @@ func (f spec) compare(operator string, value token) (node, error) {
 	}
 
 	if part, ok := f.part(operator, jsonType, to); ok {
-		return rendered(func(alias string, args *Args) string { return contains(alias+".spec", part, args) }), nil
+		return func(alias string, args *Args) string { return contains(alias+".spec", part, args) }, nil
 	}
 
-	return rendered(func(alias string, args *Args) string {
+	return func(alias string, args *Args) string {
 		place := f.expression(alias, args)
 		text := "(" + place + " #>> '{}')"
 
@@ -303,7 +283,7 @@ func (f spec) compare(operator string, value token) (node, error) {
 		// Nothing is said of the order in which and evaluates, but of case there is.
 		return "case when jsonb_typeof(" + place + ") = '" + jsonType + "' then " +
 			text + " " + operator + " " + to.sql(args) + " end"
-	}), nil
+	}, nil
 }
 
 // part is what a spec contains that has the value at the place, which an index answers. It
@@ -356,9 +336,9 @@ func specValue(value token) (string, bound, error) {
 }
 
 func (f spec) null() node {
-	return rendered(func(alias string, args *Args) string {
+	return func(alias string, args *Args) string {
 		return "coalesce(jsonb_typeof(" + f.expression(alias, args) + "), 'null') = 'null'"
-	})
+	}
 }
 
 func (f spec) expression(alias string, args *Args) string {

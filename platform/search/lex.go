@@ -5,6 +5,7 @@ package search
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -61,12 +62,13 @@ func (t token) shown() string {
 	}
 }
 
-type lexer struct {
-	text   string
-	offset int
-	column int
-	tokens []token
-}
+// tokenForm is white space and one token, or the end: a group for each tokenKind. Whether a
+// number is one is checked where it is used.
+var tokenForm = regexp.MustCompile(`^([ \t\r\n]*)(?:` +
+	`([A-Za-z_][A-Za-z0-9_-]*)|` +
+	`('(?:''|[^'\x00])*')|` +
+	`([0-9-][0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?)|` +
+	`([!<>]=|[=<>()\[\],.])|$)`)
 
 // lex splits a text into tokens, the last of them tokenEnd.
 func lex(text string) ([]token, error) {
@@ -78,144 +80,53 @@ func lex(text string) ([]token, error) {
 		return nil, &Error{Column: 1, Message: "not UTF-8"}
 	}
 
-	l := &lexer{text: text, column: 1}
+	var tokens []token
 
-	for {
-		spaces := l.take(func(c byte) bool { return strings.IndexByte(" \t\r\n", c) >= 0 })
-
-		next, err := l.next()
-		if err != nil {
-			return nil, err
+	for at := 0; ; {
+		found := tokenForm.FindStringSubmatch(text[at:])
+		if found == nil {
+			return nil, noToken(text, at)
 		}
 
-		next.joined = spaces == ""
-		l.tokens = append(l.tokens, next)
+		one := token{column: columnOf(text, at+len(found[1])), joined: found[1] == ""}
 
-		if next.kind == tokenEnd {
-			return l.tokens, nil
+		for kind, written := range found[2:] {
+			if written != "" {
+				one.kind, one.text = tokenWord+tokenKind(kind), written
+			}
 		}
+
+		if one.kind == tokenString {
+			one.text = strings.ReplaceAll(one.text[1:len(one.text)-1], "''", "'")
+		}
+
+		tokens = append(tokens, one)
+
+		if one.kind == tokenEnd {
+			return tokens, nil
+		}
+
+		at += len(found[0])
 	}
 }
 
-func (l *lexer) next() (token, error) {
-	at := token{column: l.column}
-
-	if l.offset == len(l.text) {
-		return at, nil
-	}
-
-	c := l.text[l.offset]
+// noToken says why there is no token, after white space, at an offset of the text.
+func noToken(text string, at int) error {
+	rest := strings.TrimLeft(text[at:], " \t\r\n")
+	at = len(text) - len(rest)
+	nul := strings.IndexByte(rest, 0)
 
 	switch {
-	case c == '\'':
-		return l.quoted(at)
-	case isLetter(c):
-		at.kind, at.text = tokenWord, l.take(func(c byte) bool { return isLetter(c) || isDigit(c) || c == '-' })
-	case isDigit(c), c == '-':
-		at.kind, at.text = tokenNumber, l.number()
+	case rest[0] != '\'':
+		r, _ := utf8.DecodeRuneInString(rest)
+
+		return &Error{Column: columnOf(text, at), Message: fmt.Sprintf("%q has no meaning here: text is written as 'text'", r)}
+	case nul > 0:
+		return &Error{Column: columnOf(text, at+nul), Message: "a NUL character, which no text can hold"}
 	default:
-		at.kind, at.text = tokenSign, l.sign()
-	}
-
-	if at.text == "" {
-		r, _ := utf8.DecodeRuneInString(l.text[l.offset:])
-
-		return at, &Error{Column: at.column, Message: fmt.Sprintf("%q has no meaning here: text is written as 'text'", r)}
-	}
-
-	return at, nil
-}
-
-// quoted reads a string; a quote in it is written twice.
-func (l *lexer) quoted(at token) (token, error) {
-	at.kind = tokenString
-
-	var value strings.Builder
-
-	l.skip(1)
-
-	for {
-		value.WriteString(l.take(func(c byte) bool { return c != '\'' && c != 0 }))
-
-		switch rest := l.text[l.offset:]; {
-		case rest == "":
-			return at, &Error{Column: at.column, Message: "the string has no end: ' is missing"}
-		case rest[0] == 0:
-			return at, &Error{Column: l.column, Message: "a NUL character, which no text can hold"}
-		case strings.HasPrefix(rest, "''"):
-			value.WriteByte('\'')
-			l.skip(2)
-		default:
-			l.skip(1)
-
-			at.text = value.String()
-
-			return at, nil
-		}
+		return &Error{Column: columnOf(text, at), Message: "the string has no end: ' is missing"}
 	}
 }
 
-// number reads what looks like one; its value is checked where it is used.
-func (l *lexer) number() string {
-	start := l.offset
-
-	l.takeOne("-")
-	l.take(isDigit)
-
-	if l.takeOne(".") {
-		l.take(isDigit)
-	}
-
-	if l.takeOne("eE") {
-		l.takeOne("+-")
-		l.take(isDigit)
-	}
-
-	return l.text[start:l.offset]
-}
-
-func (l *lexer) sign() string {
-	for _, sign := range []string{"!=", "<=", ">=", "=", "<", ">", "(", ")", "[", "]", ",", "."} {
-		if strings.HasPrefix(l.text[l.offset:], sign) {
-			l.skip(len(sign))
-
-			return sign
-		}
-	}
-
-	return ""
-}
-
-// take reads bytes while they are wanted.
-func (l *lexer) take(wanted func(byte) bool) string {
-	start := l.offset
-	for l.offset < len(l.text) && wanted(l.text[l.offset]) {
-		l.skip(1)
-	}
-
-	return l.text[start:l.offset]
-}
-
-func (l *lexer) takeOne(of string) bool {
-	if l.offset < len(l.text) && strings.IndexByte(of, l.text[l.offset]) >= 0 {
-		l.skip(1)
-
-		return true
-	}
-
-	return false
-}
-
-func (l *lexer) skip(bytes int) {
-	for range bytes {
-		// Continuation bytes belong to the character before.
-		if utf8.RuneStart(l.text[l.offset]) {
-			l.column++
-		}
-
-		l.offset++
-	}
-}
-
-func isLetter(c byte) bool { return c == '_' || (c|0x20 >= 'a' && c|0x20 <= 'z') }
-func isDigit(c byte) bool  { return c >= '0' && c <= '9' }
+// columnOf is that of the character at an offset.
+func columnOf(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }

@@ -31,8 +31,8 @@ func OneOf(name, text string) ([]string, error) {
 
 	if p.accept("=") {
 		err = value()
-	} else {
-		err = p.texts(value)
+	} else if err = p.expect("in"); err == nil {
+		err = p.list(value)
 	}
 
 	if err == nil && p.peek().kind != tokenEnd {
@@ -40,26 +40,4 @@ func OneOf(name, text string) ([]string, error) {
 	}
 
 	return out, err
-}
-
-// texts reads "in" and a list.
-func (p *parser) texts(value func() error) error {
-	if err := p.expect("in"); err != nil {
-		return err
-	}
-
-	end, err := p.opened()
-	if err != nil {
-		return err
-	}
-
-	for {
-		if err := value(); err != nil {
-			return err
-		}
-
-		if !p.accept(",") {
-			return p.expect(end)
-		}
-	}
 }

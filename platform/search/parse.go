@@ -21,10 +21,8 @@ type Condition struct {
 	root node
 }
 
-// node is a part of a condition. Its SQL may be NULL where it is false.
-type node interface {
-	sql(alias string, args *Args) string
-}
+// node is a part of a condition: its SQL, which may be NULL where it is false.
+type node func(alias string, args *Args) string
 
 // Parse checks a condition. Errors: *Error.
 func Parse(text string) (*Condition, error) {
@@ -50,7 +48,7 @@ func Parse(text string) (*Condition, error) {
 // SQL is the condition on the table or view of resources that has the alias, with its
 // values added to the arguments.
 func (c *Condition) SQL(alias string, args *Args) string {
-	return "(" + c.root.sql(alias, args) + ")"
+	return "(" + c.root(alias, args) + ")"
 }
 
 // Args are the arguments of a statement.
@@ -133,7 +131,7 @@ func (p *parser) chain(word string, part func() (node, error)) (node, error) {
 		return parts[0], nil
 	}
 
-	return chained{word: word, parts: parts}, nil
+	return chained(word, parts), nil
 }
 
 func (p *parser) not() (node, error) {
@@ -148,7 +146,7 @@ func (p *parser) not() (node, error) {
 	case p.accept("not"):
 		inner, err := p.not()
 
-		return negated{inner}, err
+		return negated(inner), err
 	case p.accept("("):
 		inner, err := p.or()
 		if err != nil {
@@ -179,7 +177,7 @@ func (p *parser) comparison() (node, error) {
 
 		inner, err := p.in(at)
 
-		return negated{inner}, err
+		return negated(inner), err
 	}
 
 	operator := p.take()
@@ -190,7 +188,7 @@ func (p *parser) comparison() (node, error) {
 	if operator.text == "!=" {
 		inner, err := p.compared(at, "=")
 
-		return negated{inner}, err
+		return negated(inner), err
 	}
 
 	return p.compared(at, operator.text)
@@ -209,35 +207,36 @@ func (p *parser) compared(field field, operator string) (node, error) {
 }
 
 func (p *parser) in(field field) (node, error) {
-	end, err := p.opened()
-	if err != nil {
-		return nil, err
-	}
+	var parts []node
 
-	one := chained{word: "or"}
-
-	for {
+	err := p.list(func() error {
 		part, err := p.compared(field, "=")
-		if err != nil {
-			return nil, err
-		}
+		parts = append(parts, part)
 
-		one.parts = append(one.parts, part)
+		return err
+	})
 
-		if !p.accept(",") {
-			return one, p.expect(end)
-		}
-	}
+	return chained("or", parts), err
 }
 
-// opened takes what begins a list, and gives what ends it. Upstream's programs write
-// brackets.
-func (p *parser) opened() (end string, err error) {
+// list reads one item or more in parentheses, or in brackets, which upstream's programs write.
+func (p *parser) list(item func() error) error {
+	end := ")"
 	if p.accept("[") {
-		return "]", nil
+		end = "]"
+	} else if err := p.expect("("); err != nil {
+		return err
 	}
 
-	return ")", p.expect("(")
+	for {
+		if err := item(); err != nil {
+			return err
+		}
+
+		if !p.accept(",") {
+			return p.expect(end)
+		}
+	}
 }
 
 func (p *parser) null(field field) (node, error) {
@@ -247,7 +246,7 @@ func (p *parser) null(field field) (node, error) {
 	}
 
 	if not {
-		return negated{field.null()}, nil
+		return negated(field.null()), nil
 	}
 
 	return field.null(), nil
@@ -284,25 +283,18 @@ func (p *parser) field() (field, error) {
 }
 
 // chained joins parts with one of the words "and" and "or".
-type chained struct {
-	word  string
-	parts []node
-}
+func chained(word string, parts []node) node {
+	return func(alias string, args *Args) string {
+		written := make([]string, 0, len(parts))
+		for _, part := range parts {
+			written = append(written, part(alias, args))
+		}
 
-func (c chained) sql(alias string, args *Args) string {
-	written := make([]string, 0, len(c.parts))
-	for _, part := range c.parts {
-		written = append(written, part.sql(alias, args))
+		return "(" + strings.Join(written, " "+word+" ") + ")"
 	}
-
-	return "(" + strings.Join(written, " "+c.word+" ") + ")"
 }
 
 // negated is true where its part is false or NULL.
-type negated struct {
-	part node
-}
-
-func (n negated) sql(alias string, args *Args) string {
-	return "(" + n.part.sql(alias, args) + ") is not true"
+func negated(part node) node {
+	return func(alias string, args *Args) string { return "(" + part(alias, args) + ") is not true" }
 }

@@ -151,7 +151,7 @@ func TestErrorsNameThePlace(t *testing.T) {
 		"a number for text":            {"labels.a=5", 10, "in single quotes"},
 		"text for a number":            {"generation='1'", 12, "expected a number"},
 		"a word for text":              {"status.conditions.A=True", 21, "in single quotes"},
-		"no time":                      {"created_time>'yesterday'", 14, "expected a time as"},
+		"no time":                      {"created_time>'yesterday'", 14, "expected a time as a string"},
 		"a number for a time":          {"created_time>1", 14, "expected a time"},
 		"no UUID":                      {"id='x'", 4, "expected a UUID"},
 		"no number":                    {"generation=-", 12, "is no number"},

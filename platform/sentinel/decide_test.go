@@ -111,11 +111,11 @@ func TestBook(t *testing.T) {
 		t.Error("an old list forgets a resource")
 	}
 
-	if missing := b.missing("", "", map[string]bool{}); len(missing) != 1 {
+	if missing := b.missing("", "", nil); len(missing) != 1 {
 		t.Errorf("missing %v", missing)
 	}
 
-	if missing := b.missing("r", "", map[string]bool{}); len(missing) != 0 {
+	if missing := b.missing("r", "", nil); len(missing) != 0 {
 		t.Errorf("missing %v on another page", missing)
 	}
 

@@ -37,19 +37,27 @@ const (
 // follow keeps the index: it lists all, then follows the change feed, and begins anew when
 // the feed does not go back far enough.
 func (s *Sentinel) follow(ctx context.Context) {
-	pause := minPause
+	cursor, pause := "", minPause
 
 	for ctx.Err() == nil {
-		err := s.followOnce(ctx, func() { pause = minPause })
+		next, err := s.followOn(ctx, cursor)
 
 		switch {
 		case ctx.Err() != nil:
 			return
+		case err == nil:
+			cursor, pause = next, minPause
+
+			continue
 		case errors.Is(err, client.ErrCursorGone):
+			cursor = ""
+
 			s.meters.cursorsGone.Inc()
 			s.log.Warn("the change feed does not go back far enough: all is listed", "error", err)
 		default:
-			s.log.Error("follow the fleet API: it is tried again", "error", err)
+			// The cursor stays: what was not taken is read again.
+			s.meters.apiErrors.WithLabelValues(errorChanges).Inc()
+			s.log.Warn("follow the fleet API: it is tried again", "error", err)
 		}
 
 		_ = retry.Pause(ctx, s.clock, pause)
@@ -57,67 +65,44 @@ func (s *Sentinel) follow(ctx context.Context) {
 	}
 }
 
-// followOnce returns with the error that ends it.
-func (s *Sentinel) followOnce(ctx context.Context, well func()) error {
-	// The cursor is older than the list, so that nothing falls between them.
-	now, err := s.api.Changes(ctx, "", "", 0)
+// followOn takes what has changed since a cursor, or lists all where there is none, and gives
+// the next cursor.
+func (s *Sentinel) followOn(ctx context.Context, cursor string) (string, error) {
+	if cursor == "" {
+		// The cursor is older than the list, so that nothing falls between them.
+		now, err := s.api.Changes(ctx, "", "", 0)
+		if err != nil {
+			return "", err
+		}
+
+		if err := s.list(ctx, 0); err != nil {
+			return "", err
+		}
+
+		s.begin()
+
+		return now.Next, nil
+	}
+
+	changes, err := s.api.Changes(ctx, cursor, s.kindOf(), changesWait)
 	if err != nil {
-		return s.failed(errorChanges, err)
+		return "", err
 	}
 
-	cursor := now.Next
+	begun := s.clock.Now()
 
-	if err := s.list(ctx, 0); err != nil {
-		return err
+	if err := s.take(ctx, changes.Items); err != nil {
+		return "", err
 	}
 
-	s.begin()
+	s.polled()
 
-	pause := minPause
-
-	for {
-		changes, err := s.api.Changes(ctx, cursor, s.kindOf(), changesWait)
-		begun := s.clock.Now()
-
-		if err == nil {
-			err = s.take(ctx, changes.Items)
-		}
-
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, client.ErrCursorGone):
-			return err
-		case err != nil:
-			// The cursor stays: what was not taken is read again.
-			_ = s.failed(errorChanges, err)
-			s.log.Warn("follow the change feed: it is tried again", "error", err)
-
-			if err := retry.Pause(ctx, s.clock, pause); err != nil {
-				return err
-			}
-
-			pause = min(2*pause, maxPause)
-
-			continue
-		}
-
-		cursor, pause = changes.Next, minPause
-
-		s.polled()
-		well()
-
-		if len(changes.Items) > 0 {
-			// It ends early with ctx, which the next turn sees.
-			_ = retry.Pause(ctx, s.clock, round-s.clock.Since(begun))
-		}
+	if len(changes.Items) > 0 {
+		// It ends early with ctx, which the next turn sees.
+		_ = retry.Pause(ctx, s.clock, round-s.clock.Since(begun))
 	}
-}
 
-func (s *Sentinel) failed(what string, err error) error {
-	s.meters.apiErrors.WithLabelValues(what).Inc()
-
-	return err
+	return changes.Next, nil
 }
 
 // take reads what changed and has it looked at.
@@ -191,20 +176,13 @@ func (s *Sentinel) read(ctx context.Context, ids []string) error {
 		quoted[i] = quote(id)
 	}
 
-	asked := s.clock.Now()
-
-	page, err := s.page(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
-	if err != nil {
-		return err
-	}
-
-	listed, err := s.note(page.Items, asked)
+	listed, asked, err := s.page(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
 	if err != nil {
 		return err
 	}
 
 	for _, id := range ids {
-		if !listed[id] {
+		if !slices.Contains(listed, id) {
 			s.index.drop(id, asked)
 		}
 	}
@@ -223,21 +201,14 @@ func (s *Sentinel) list(ctx context.Context, pause time.Duration) error {
 			condition = "id > " + quote(after)
 		}
 
-		asked := s.clock.Now()
-
-		page, err := s.page(ctx, condition, s.conf.PageSize)
-		if err != nil {
-			return err
-		}
-
-		listed, err := s.note(page.Items, asked)
+		listed, asked, err := s.page(ctx, condition, s.conf.PageSize)
 		if err != nil {
 			return err
 		}
 
 		last := ""
-		if len(page.Items) >= s.conf.PageSize {
-			last = page.Items[len(page.Items)-1].Id
+		if len(listed) >= s.conf.PageSize {
+			last = listed[len(listed)-1]
 		}
 
 		for _, id := range s.index.missing(after, last, listed) {
@@ -259,8 +230,9 @@ func (s *Sentinel) list(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// page reads one page of what the selector and the condition allow, by id.
-func (s *Sentinel) page(ctx context.Context, condition string, size int) (*openapi.ResourceList, error) {
+// page reads one page of what the selector and the condition allow into the index. It gives
+// the ids in their order, and when they were asked for.
+func (s *Sentinel) page(ctx context.Context, condition string, size int) (listed []string, asked time.Time, err error) {
 	parts := search(s.conf.ResourceSelector)
 	if condition != "" {
 		parts = append(parts, condition)
@@ -271,31 +243,27 @@ func (s *Sentinel) page(ctx context.Context, condition string, size int) (*opena
 		options.Fields = leanFields
 	}
 
+	asked = s.clock.Now()
+
 	page, err := s.api.List(ctx, s.conf.ResourceType, options)
 	if err != nil {
-		return nil, s.failed(errorList, err)
+		s.meters.apiErrors.WithLabelValues(errorList).Inc()
+
+		return nil, asked, err
 	}
 
 	s.meters.pages.Inc()
 
-	return page, nil
-}
-
-// note puts resources into the index.
-func (s *Sentinel) note(items []openapi.Resource, asked time.Time) (map[string]bool, error) {
-	listed := make(map[string]bool, len(items))
-
-	for i := range items {
-		listed[items[i].Id] = true
-
-		if _, err := s.index.put(&items[i], asked, s.clock.Now()); err != nil {
-			return nil, err
+	for i := range page.Items {
+		if _, err := s.index.put(&page.Items[i], asked, s.clock.Now()); err != nil {
+			return nil, asked, err
 		}
 
-		s.learn(&items[i])
+		s.learn(&page.Items[i])
+		listed = append(listed, page.Items[i].Id)
 	}
 
-	return listed, nil
+	return listed, asked, nil
 }
 
 // learn notes the kind of the collection, and the types of conditions there are.
@@ -325,11 +293,7 @@ func (s *Sentinel) kindOf() string {
 // relist reads everything again every now and then, slowly: the net below the change
 // feed.
 func (s *Sentinel) relist(ctx context.Context) {
-	for {
-		if retry.Pause(ctx, s.clock, s.conf.RelistInterval) != nil {
-			return
-		}
-
+	for retry.Pause(ctx, s.clock, s.conf.RelistInterval) == nil {
 		if err := s.list(ctx, pagePause); err != nil && ctx.Err() == nil {
 			s.log.Warn("list everything again", "error", err)
 		}

@@ -148,7 +148,7 @@ func conf(url string) platform.Sentinel {
 
 // adapter takes what a Sentinel sends.
 type adapter struct {
-	broker.Broker
+	*broker.Broker
 
 	t *testing.T
 	// refuse has Publish fail for events of a resource.
@@ -275,14 +275,14 @@ func (r *replica) set(meddle func(*http.Request) (*http.Response, error)) {
 	r.meddle = meddle
 }
 
-func run(t *testing.T, c platform.Sentinel, to broker.Broker) *replica {
+func run(t *testing.T, c platform.Sentinel, to sentinel.Publisher) *replica {
 	t.Helper()
 
 	return runAt(t, c, to, nil)
 }
 
 // runAt runs one with a clock of its own.
-func runAt(t *testing.T, c platform.Sentinel, to broker.Broker, at clock.WithTickerAndDelayedExecution) *replica {
+func runAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.WithTickerAndDelayedExecution) *replica {
 	t.Helper()
 
 	r := &replica{metrics: prometheus.NewRegistry(), log: &capture.Buffer{}}

@@ -139,14 +139,14 @@ func (b *index) drop(id string, asked time.Time) {
 
 // missing gives what is known between two ids, the last one included, that a list of them
 // did not have. An empty last is the end.
-func (b *index) missing(after, last string, listed map[string]bool) []string {
+func (b *index) missing(after, last string, listed []string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	var out []string
 
 	for id := range b.by {
-		if id > after && (last == "" || id <= last) && !listed[id] {
+		if id > after && (last == "" || id <= last) && !slices.Contains(listed, id) {
 			out = append(out, id)
 		}
 	}

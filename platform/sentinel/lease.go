@@ -66,21 +66,15 @@ func (l *lease) renew(ctx context.Context) time.Duration {
 	case err != nil:
 		l.s.meters.apiErrors.WithLabelValues(errorLease).Inc()
 		l.s.log.Warn("renew the lease", "lease", l.name, "error", err)
-		l.note(l.holds())
+		l.note(l.until)
 
 		return leaseMargin
 	case got.Holder == l.s.holder:
-		l.mu.Lock()
-		l.until = begin.Add(leaseTTL)
-		l.mu.Unlock()
-		l.note(true)
+		l.note(begin.Add(leaseTTL))
 
 		return leaseRenew
 	default:
-		l.mu.Lock()
-		l.until = time.Time{}
-		l.mu.Unlock()
-		l.note(false)
+		l.note(time.Time{})
 
 		left := time.Duration(got.ExpiresInSeconds * float64(time.Second))
 
@@ -88,11 +82,12 @@ func (l *lease) renew(ctx context.Context) time.Duration {
 	}
 }
 
-// note says when this replica begins or ends to send.
-func (l *lease) note(held bool) {
+// note keeps until when the lease holds, and says when this replica begins or ends to send.
+func (l *lease) note(until time.Time) {
 	l.mu.Lock()
+	held := l.s.clock.Now().Before(until.Add(-leaseMargin))
 	changed := held != l.held
-	l.held = held
+	l.until, l.held = until, held
 	l.mu.Unlock()
 
 	if !changed {

@@ -289,7 +289,7 @@ func TestAdaptersThatNobodyKnows(t *testing.T) {
 	at := "/clusters/" + a.create("/clusters", "home", nil).Id + "/statuses"
 
 	what := problemOf(t, a.do("PUT", at, a.statusReport("invented", 1, "True")), "HYPERFLEET-VAL-001")
-	if (*what.Errors)[0].Field != "adapter" {
+	if what.Errors[0].Field != "adapter" {
 		t.Errorf("%+v", what)
 	}
 

@@ -5,8 +5,6 @@ package server
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -48,8 +46,6 @@ func checkLabels(labels map[string]string) []entity.FieldError {
 			wrong = append(wrong, entity.FieldError{Field: "labels." + key, Message: what})
 		}
 	}
-
-	slices.SortFunc(wrong, func(a, b entity.FieldError) int { return strings.Compare(a.Field+a.Message, b.Field+b.Message) })
 
 	return wrong
 }
@@ -103,8 +99,6 @@ func checkReferences(
 			})
 		}
 	}
-
-	slices.SortFunc(wrong, func(a, b entity.FieldError) int { return strings.Compare(a.Field+a.Message, b.Field+b.Message) })
 
 	return out, wrong
 }

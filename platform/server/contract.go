@@ -8,46 +8,31 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
-	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// contract checks requests against the OpenAPI document.
-type contract struct {
-	doc *openapi3.T
-}
-
-func newContract() (*contract, error) {
-	doc, err := openapi3.NewLoader().LoadFromData(openapi.Document())
-	if err != nil {
-		return nil, fmt.Errorf("read the contract: %w", err)
-	}
-
-	return &contract{doc: doc}, nil
-}
-
-// route finds the operation of a pattern of the mux, for example GET BASE/{plural}/{id}.
-func (c *contract) route(pattern string) (*routers.Route, error) {
+// routeOf finds the operation of a pattern of the mux, for example GET BASE/{plural}/{id}, in
+// the contract.
+func (s *Server) routeOf(pattern string) (*routers.Route, error) {
 	method, path, _ := strings.Cut(pattern, " ")
 	path = strings.TrimPrefix(path, BasePath)
 
-	item := c.doc.Paths.Find(path)
+	item := s.contract.Paths.Find(path)
 	if item == nil || item.GetOperation(method) == nil {
 		return nil, fmt.Errorf("route %s: not in the contract", pattern)
 	}
 
-	return &routers.Route{Spec: c.doc, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)}, nil
+	return &routers.Route{Spec: s.contract, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)}, nil
 }
 
-// check says what is wrong with a request.
-func (c *contract) check(r *http.Request, route *routers.Route) error {
+// fits says what is wrong with a request by the contract.
+func fits(r *http.Request, route *routers.Route) error {
 	if err := media(r, route.Operation); err != nil {
 		return err
 	}
@@ -110,8 +95,6 @@ func knownQuery(r *http.Request, route *routers.Route) error {
 	}
 
 	if len(wrong) > 0 {
-		slices.SortFunc(wrong, func(a, b entity.FieldError) int { return strings.Compare(a.Field, b.Field) })
-
 		return invalid(wrong...)
 	}
 

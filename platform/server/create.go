@@ -63,11 +63,8 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 
 		return err
 	})
-	if err != nil {
-		return answer{}, err
-	}
 
-	return answer{http.StatusCreated, s.tell(out)}, nil
+	return answer{http.StatusCreated, s.tell(out)}, err
 }
 
 // kindToCreate is the kind of which one is made here.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -30,23 +29,9 @@ type node struct {
 }
 
 func (s *Server) remove(ctx context.Context, at scope) (answer, error) {
-	var out store.Resource
-
-	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
-		r, err := u.find(ctx, u.tx.GetForUpdate, at)
-		if err != nil {
-			return err
-		}
-
-		out, err = u.delete(ctx, r)
-
-		return err
+	return s.change(ctx, at, http.StatusAccepted, func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
+		return u.delete(ctx, r)
 	})
-	if err != nil {
-		return answer{}, err
-	}
-
-	return answer{http.StatusAccepted, s.tell(out)}, nil
 }
 
 // delete asks for the deletion of a resource and all that cascades from it.
@@ -68,7 +53,7 @@ func (u *requestTx) delete(ctx context.Context, r store.Resource) (store.Resourc
 		return r, err
 	}
 
-	referrers, err := u.referrers(ctx, tree)
+	referrers, err := u.weakly(ctx, tree)
 	if err != nil {
 		return r, err
 	}
@@ -97,7 +82,7 @@ func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, erro
 	out := &node{Resource: r}
 	out.kind, _ = u.registry.ByKind(r.Kind)
 
-	children, err := u.tx.Children(ctx, r.ID, true)
+	children, err := u.tx.Children(ctx, r.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -128,11 +113,11 @@ func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, erro
 func restricted(tree *node) error {
 	var names []string
 
-	tree.walk(func(n *node) {
+	for _, n := range tree.all() {
 		if n != tree && !n.Deleting() && (n.kind == nil || !n.kind.Cascades()) {
 			names = append(names, n.Kind+" "+n.Name)
 		}
-	})
+	}
 
 	if len(names) == 0 {
 		return nil
@@ -141,45 +126,50 @@ func restricted(tree *node) error {
 	return problem(CodeInUse, "delete first what is below it: %s", some(names))
 }
 
-func (n *node) walk(visit func(*node)) {
-	visit(n)
-
+// all are the nodes of a tree, owners before what they own.
+func (n *node) all() []*node {
+	out := []*node{n}
 	for _, child := range n.children {
-		child.walk(visit)
+		out = append(out, child.all()...)
 	}
+
+	return out
 }
 
-// referrers are the resources outside of a tree that refer to what is active in it. A
-// reference that is not weak keeps its target.
-func (u *requestTx) referrers(ctx context.Context, tree *node) ([]string, error) {
-	inside, targets := map[string]bool{}, map[string]bool{}
+// ids are those of all in a tree.
+func (n *node) ids() []string {
+	var out []string
+	for _, one := range n.all() {
+		out = append(out, one.ID)
+	}
 
-	tree.walk(func(n *node) {
-		inside[n.ID] = true
+	return out
+}
 
-		if u.registry.IsTarget(n.Kind) {
-			targets[n.ID] = true
-		}
-	})
+// inbound are the references from elsewhere to resources, by their source.
+func (u *requestTx) inbound(ctx context.Context, ids []string) ([]store.InboundRef, error) {
+	found, err := u.tx.InboundReferences(ctx, ids...)
 
-	weak := map[string]bool{}
+	return slices.DeleteFunc(found, func(ref store.InboundRef) bool { return slices.Contains(ids, ref.SourceID) }), err
+}
 
-	var keepers []string
+// weakly are the resources with weak references to what is in a tree. One that is not weak
+// keeps its target.
+func (u *requestTx) weakly(ctx context.Context, tree *node) ([]string, error) {
+	inbound, err := u.inbound(ctx, tree.ids())
+	if err != nil {
+		return nil, err
+	}
 
-	for _, id := range slices.Sorted(maps.Keys(targets)) {
-		inbound, err := u.tx.InboundReferences(ctx, id)
-		if err != nil {
-			return nil, err
-		}
+	var weak, keepers []string
 
-		for _, ref := range inbound {
-			switch {
-			case ref.SourceDeleting || inside[ref.SourceID]:
-			case u.isWeak(ref):
-				weak[ref.SourceID] = true
-			default:
-				keepers = append(keepers, fmt.Sprintf("%s %s (%s)", ref.SourceKind, ref.SourceID, ref.Type))
-			}
+	for _, ref := range inbound {
+		switch {
+		case ref.SourceDeleting:
+		case u.isWeak(ref):
+			weak = append(weak, ref.SourceID)
+		default:
+			keepers = append(keepers, fmt.Sprintf("%s %s (%s)", ref.SourceKind, ref.SourceID, ref.Type))
 		}
 	}
 
@@ -187,7 +177,7 @@ func (u *requestTx) referrers(ctx context.Context, tree *node) ([]string, error)
 		return nil, problem(CodeInUse, "it is referred to by %s", some(keepers))
 	}
 
-	return slices.Sorted(maps.Keys(weak)), nil
+	return slices.Compact(weak), nil
 }
 
 func (u *requestTx) isWeak(ref store.InboundRef) bool {
@@ -282,33 +272,29 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 		return store.AuditEntry{}, err
 	}
 
-	var (
-		all []store.Resource
-		ids []string
-	)
+	ids := tree.ids()
 
-	tree.walk(func(n *node) {
-		all, ids = append(all, n.Resource), append(ids, n.ID)
-	})
-
-	referrers, err := u.outsiders(ctx, ids)
+	inbound, err := u.inbound(ctx, ids)
 	if err != nil {
 		return store.AuditEntry{}, err
 	}
 
-	if _, err := u.tx.Remove(ctx, ids...); err != nil {
+	if err := u.tx.Remove(ctx, ids...); err != nil {
 		return store.AuditEntry{}, err
 	}
 
-	slices.Reverse(all)
-
-	for _, one := range all {
-		if err := u.record(ctx, one, store.OperationRemoved); err != nil {
+	for _, n := range slices.Backward(tree.all()) {
+		if err := u.record(ctx, n.Resource, store.OperationRemoved); err != nil {
 			return store.AuditEntry{}, err
 		}
 	}
 
-	for _, id := range append(referrers, r.OwnerID) {
+	var referrers []string
+	for _, ref := range inbound {
+		referrers = append(referrers, ref.SourceID)
+	}
+
+	for _, id := range append(slices.Compact(referrers), r.OwnerID) {
 		if err := u.lookAgain(ctx, id); err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -320,26 +306,6 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 	}
 
 	return entry, u.tx.Audit(ctx, entry)
-}
-
-// outsiders are those who refer to resources and are not among them.
-func (u *requestTx) outsiders(ctx context.Context, ids []string) ([]string, error) {
-	found := map[string]bool{}
-
-	for _, id := range ids {
-		inbound, err := u.tx.InboundReferences(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-
-		for _, ref := range inbound {
-			if !slices.Contains(ids, ref.SourceID) {
-				found[ref.SourceID] = true
-			}
-		}
-	}
-
-	return slices.Sorted(maps.Keys(found)), nil
 }
 
 // some names the first of many.

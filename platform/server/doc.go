@@ -5,7 +5,7 @@
 // statuses of adapters and the conditions that follow from them, the change feed, leases.
 //
 //	request ─► limits, caller ─► route ─► contract ─► operation ─► fleet ─► store (one
-//	           (middleware.go)   (mux.go) (contract.go)  (*_routes.go)      transaction)
+//	           (middleware.go)   (mux.go) (contract.go)  (operations.go)      transaction)
 //
 // Flat, nested and root routes differ in how they name a resource, which is a scope; all
 // else is common to them. What is wrong is an *Error, which the outermost layer writes as

@@ -4,7 +4,6 @@
 package server
 
 import (
-	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
@@ -37,9 +36,11 @@ func (s *Server) document(w http.ResponseWriter, r *http.Request) bool {
 
 	switch r.URL.Path {
 	case rootPath:
-		writeDocument(w, map[string]string{"id": "hyperfleet", "kind": "API", "href": rootPath, "version": s.contract.doc.Info.Version})
+		_ = answer{http.StatusOK, map[string]string{
+			"id": "hyperfleet", "kind": "API", "href": rootPath, "version": s.contract.Info.Version,
+		}}.write(w)
 	case BasePath + "/openapi":
-		writeDocument(w, s.contract.doc)
+		_ = answer{http.StatusOK, s.contract}.write(w)
 	case BasePath + "/openapi.html":
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'")
@@ -56,7 +57,7 @@ func (s *Server) document(w http.ResponseWriter, r *http.Request) bool {
 func (s *Server) operations() []operation {
 	var out []operation
 
-	paths := s.contract.doc.Paths.Map()
+	paths := s.contract.Paths.Map()
 
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		operations := paths[path].Operations()
@@ -66,9 +67,4 @@ func (s *Server) operations() []operation {
 	}
 
 	return out
-}
-
-func writeDocument(w http.ResponseWriter, document any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(document) //nolint:errchkjson // of texts, and of what was read from JSON
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
 // topFields are the fields of a resource; only those below some of them are free.
@@ -39,9 +38,7 @@ func parseFields(text *openapi.Fields) (selection, error) {
 		parts := strings.Split(field, ".")
 
 		if slices.Contains(parts, "") || !slices.Contains(topFields(), parts[0]) {
-			return nil, &Error{Code: CodeQuery, Detail: "see errors", Fields: []entity.FieldError{{
-				Field: "fields", Message: fmt.Sprintf("%q is not a field of resources", field),
-			}}}
+			return nil, badQuery("fields", fmt.Errorf("%q is not a field of resources", field))
 		}
 
 		out.add(parts)

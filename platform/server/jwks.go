@@ -75,20 +75,18 @@ func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.Calls) (*
 // are not there, or have been there for long, are looked for at the issuer's.
 func (k *keySet) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	found, look, known := k.local(id)
-	if !look && !known {
+
+	switch {
+	case look:
+		_, err, _ := k.group.Do("keys", func() (any, error) { return nil, k.refresh(context.WithoutCancel(ctx)) })
+		if err != nil && !known {
+			return nil, err
+		}
+
+		found, _, _ = k.local(id)
+	case !known:
 		return nil, errKeysPause
 	}
-
-	if !look {
-		return found, nil
-	}
-
-	_, err, _ := k.group.Do("keys", func() (any, error) { return nil, k.refresh(context.WithoutCancel(ctx)) })
-	if err != nil && !known {
-		return nil, err
-	}
-
-	found, _, _ = k.local(id)
 
 	return found, nil
 }

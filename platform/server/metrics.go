@@ -124,7 +124,7 @@ func (c *pendingCollector) Collect(out chan<- prometheus.Metric) {
 
 		out <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(one.Stuck), kind, isDelete)
 
-		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, one.Longest.Seconds(), kind, isDelete)
+		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, one.LongestSeconds, kind, isDelete)
 	}
 }
 

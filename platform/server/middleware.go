@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"runtime/debug"
 	"time"
 
@@ -221,18 +222,13 @@ func levelOf(method string, status int, quiet bool) slog.Level {
 	}
 }
 
+var requestIDForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
 // requestID takes the caller's, if it is one that may stand in a log.
 func requestID(r *http.Request) string {
-	given := r.Header.Get(requestIDHeader)
-	if given == "" || len(given) > 64 {
-		return uuid.NewString()
+	if given := r.Header.Get(requestIDHeader); requestIDForm.MatchString(given) {
+		return given
 	}
 
-	for _, c := range given {
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return uuid.NewString()
-		}
-	}
-
-	return given
+	return uuid.NewString()
 }

@@ -44,7 +44,7 @@ func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http
 }
 
 func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Request)) {
-	route, err := m.server.contract.route(pattern)
+	route, err := m.server.routeOf(pattern)
 	if err != nil {
 		m.errs = append(m.errs, err)
 
@@ -178,5 +178,5 @@ func (s *Server) admit(r *http.Request, route *routers.Route) error {
 		r.Body = http.MaxBytesReader(nil, r.Body, maxReport)
 	}
 
-	return s.contract.check(r, route)
+	return fits(r, route)
 }

@@ -18,23 +18,9 @@ import (
 )
 
 func (s *Server) patch(ctx context.Context, at scope, body openapi.ResourcePatch) (answer, error) {
-	var out store.Resource
-
-	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
-		r, err := u.find(ctx, u.tx.GetForUpdate, at)
-		if err != nil {
-			return err
-		}
-
-		out, err = u.patch(ctx, r, body)
-
-		return err
+	return s.change(ctx, at, http.StatusOK, func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
+		return u.patch(ctx, r, body)
 	})
-	if err != nil {
-		return answer{}, err
-	}
-
-	return answer{http.StatusOK, s.tell(out)}, nil
 }
 
 func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.ResourcePatch) (store.Resource, error) {

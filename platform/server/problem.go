@@ -4,10 +4,12 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +17,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
+	"github.com/hyperfleet/hyperfleet/platform/search"
+	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
 // Code tells kinds of errors apart, for programs: HYPERFLEET-CAT-NUM.
@@ -110,7 +114,12 @@ func problem(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
+// invalid says what is wrong field by field, in an order that does not depend on chance.
 func invalid(fields ...entity.FieldError) *Error {
+	slices.SortFunc(fields, func(a, b entity.FieldError) int {
+		return cmp.Or(strings.Compare(a.Field, b.Field), strings.Compare(a.Message, b.Message))
+	})
+
 	return &Error{Code: CodeInvalid, Detail: "see errors for what is wrong by field", Fields: fields}
 }
 
@@ -124,8 +133,7 @@ func notFound(kind, id string) *Error {
 
 // asProblem makes an *Error of any error. What is not known is told as little as possible.
 func asProblem(err error) *Error {
-	var known *Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*Error](err); ok {
 		return known
 	}
 
@@ -136,28 +144,54 @@ func asProblem(err error) *Error {
 	return &Error{Code: CodeInternal, Detail: "the log of the API has the cause under the trace or request id", Cause: err}
 }
 
+// ofStore makes a problem of what the store says; false if it is none of the caller's.
+func ofStore(err error) (*Error, bool) {
+	var (
+		target *store.TargetError
+		query  *search.Error
+	)
+
+	switch {
+	case errors.As(err, &target):
+		return ofTarget(target), true
+	case errors.As(err, &query):
+		return &Error{Code: CodeQuery, Detail: query.Error()}, true
+	case errors.Is(err, store.ErrUnstorable):
+		return &Error{
+			Code: CodeInvalid, Detail: "a value can not be stored: a NUL character, or nesting without end", Cause: err,
+		}, true
+	case errors.Is(err, store.ErrOwnerDeleting):
+		return problem(CodeState, "the parent is being deleted"), true
+	case errors.Is(err, store.ErrCursorGone):
+		return problem(CodeCursorGone, "list the resources, and follow the changes from a new cursor"), true
+	case errors.Is(err, store.ErrCursorMalformed):
+		return invalid(entity.FieldError{Field: "after", Message: "is not a cursor of an earlier answer"}), true
+	case errors.Is(err, store.ErrUnavailable):
+		return &Error{Code: CodeUnavailable, Detail: "try again", Cause: err}, true
+	default:
+		return nil, false
+	}
+}
+
+func ofTarget(err *store.TargetError) *Error {
+	if err.Problem == store.TargetDeleting {
+		return problem(CodeState, "references.%s: %s is being deleted", err.Type, err.ID)
+	}
+
+	return invalid(entity.FieldError{Field: "references." + err.Type, Message: err.ID + ": " + err.Problem})
+}
+
 // writeProblem answers with a problem.
 func writeProblem(w http.ResponseWriter, r *http.Request, what *Error, now time.Time) {
 	meaning := Meanings()[what.Code]
 	body := openapi.Problem{
 		Code: string(what.Code), Detail: what.Detail, Instance: r.URL.Path, Status: meaning.Status,
 		Timestamp: &now, Title: meaning.Title, Type: "urn:hyperfleet:problem:" + string(what.Code),
+		Errors: what.Fields,
 	}
 
 	if span := trace.SpanContextFromContext(r.Context()); span.HasTraceID() {
 		body.TraceId = span.TraceID().String()
-	}
-
-	if len(what.Fields) > 0 {
-		list := make([]struct {
-			Field   string `json:"field"`
-			Message string `json:"message"`
-		}, len(what.Fields))
-		for i, field := range what.Fields {
-			list[i].Field, list[i].Message = field.Field, field.Message
-		}
-
-		body.Errors = &list
 	}
 
 	header := w.Header()

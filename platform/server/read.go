@@ -21,11 +21,8 @@ import (
 
 func (s *Server) get(ctx context.Context, at scope) (answer, error) {
 	found, err := s.find(ctx, s.store.Get, at)
-	if err != nil {
-		return answer{}, err
-	}
 
-	return answer{http.StatusOK, s.tell(found)}, nil
+	return answer{http.StatusOK, s.tell(found)}, err
 }
 
 // matching is get for a resource that a condition has to hold for.
@@ -179,8 +176,15 @@ func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (
 
 	after, wait := or(query.After, ""), time.Duration(or(query.Wait, 0))*time.Second
 
-	waiting, cancel := s.untilStop(ctx, &wait)
+	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
+
+	// A wait ends when the program is about to end; there is none once it is.
+	if s.options.Stopping.Err() != nil {
+		wait = 0
+	} else {
+		defer context.AfterFunc(s.options.Stopping, cancel)()
+	}
 
 	feed, err := s.store.Changes(waiting, store.ChangeQuery{
 		After: after, Kind: or(query.Kind, ""), Tenancy: about(ctx).tenancy, Limit: or(query.Limit, 500), Wait: wait,
@@ -220,30 +224,6 @@ func (s *Server) knownKind(kind *string) error {
 	return nil
 }
 
-// untilStop ends a wait when the program is about to end; there is none once it is.
-func (s *Server) untilStop(ctx context.Context, wait *time.Duration) (context.Context, context.CancelFunc) {
-	select {
-	case <-s.options.Stopping:
-		*wait = 0
-	default:
-	}
-
-	waiting, cancel := context.WithCancel(ctx)
-	if *wait == 0 || s.options.Stopping == nil {
-		return waiting, cancel
-	}
-
-	go func() {
-		select {
-		case <-s.options.Stopping:
-			cancel()
-		case <-waiting.Done():
-		}
-	}()
-
-	return waiting, cancel
-}
-
 // ownerKind is the kind of a changed resource's owner.
 func (s *Server) ownerKind(change store.Change) string {
 	kind, known := s.registry.ByKind(change.Kind)
@@ -266,9 +246,9 @@ func (s *Server) lease(ctx context.Context, name string, ask openapi.LeaseReques
 
 	s.holders.Add(name, lease.Holder)
 
-	return answer{http.StatusOK, openapi.Lease{
-		Name: name, Holder: lease.Holder, ExpiresInSeconds: max(lease.ExpiresIn, 0).Seconds(),
-	}}, nil
+	lease.ExpiresInSeconds = max(lease.ExpiresInSeconds, 0)
+
+	return answer{http.StatusOK, lease}, nil
 }
 
 func or[T any](value *T, otherwise T) T {

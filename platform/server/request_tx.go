@@ -55,6 +55,26 @@ func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *req
 	return nil
 }
 
+// change does something with the resource that a scope names, which is locked, and answers
+// what it is then.
+func (s *Server) change(
+	ctx context.Context, at scope, status int,
+	do func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error),
+) (answer, error) {
+	var out store.Resource
+
+	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
+		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+		if err == nil {
+			out, err = do(ctx, u, r)
+		}
+
+		return err
+	})
+
+	return answer{status, s.tell(out)}, err
+}
+
 // now is as exact as the database.
 func (s *Server) now() time.Time { return s.clock.Now().UTC().Truncate(time.Microsecond) }
 
@@ -213,7 +233,7 @@ func (u *requestTx) settle(
 	var below []store.Resource
 
 	if r.Deleting() {
-		if below, err = u.tx.Children(ctx, r.ID, true); err != nil {
+		if below, err = u.tx.Children(ctx, r.ID); err != nil {
 			return in, false, err
 		}
 	}
@@ -311,7 +331,7 @@ func (u *requestTx) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.
 
 // removeRow removes a resource for good.
 func (u *requestTx) removeRow(ctx context.Context, r store.Resource) error {
-	if _, err := u.tx.Remove(ctx, r.ID); err != nil {
+	if err := u.tx.Remove(ctx, r.ID); err != nil {
 		return err
 	}
 

@@ -301,7 +301,7 @@ func TestProblems(t *testing.T) {
 }
 
 func hasField(what openapi.Problem, field string) bool {
-	for _, one := range *what.Errors {
+	for _, one := range what.Errors {
 		if one.Field == field && one.Message != "" {
 			return true
 		}

@@ -53,20 +53,10 @@ func canonical(id string) string { return strings.ToLower(id) }
 // checkIDs refuses ids that are no UUIDs. They are not "no such resource": who asks for one
 // has not asked for a resource that could have been there.
 func checkIDs(at scope) error {
-	var wrong []entity.FieldError
-
-	for _, one := range []struct{ field, id string }{{"id", at.parentID}, {"id", at.id}} {
-		if one.id == "" {
-			continue
+	for _, id := range []string{at.parentID, at.id} {
+		if _, err := uuid.Parse(id); id != "" && (err != nil || len(id) != len(uuid.Nil.String())) {
+			return invalid(entity.FieldError{Field: "id", Message: "is not a UUID"})
 		}
-
-		if _, err := uuid.Parse(one.id); err != nil || len(one.id) != 36 {
-			wrong = append(wrong, entity.FieldError{Field: one.field, Message: "is not a UUID"})
-		}
-	}
-
-	if len(wrong) > 0 {
-		return invalid(wrong...)
 	}
 
 	return nil

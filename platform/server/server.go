@@ -5,6 +5,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
@@ -56,9 +58,9 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// Calls count and time requests to the issuer of tokens. Default: nobody does.
 	Calls *metrics.Calls
-	// Stopping is closed when the process is about to end: who waits for changes is then
-	// answered at once. Nil: never.
-	Stopping <-chan struct{}
+	// Stopping ends when the process is about to: who waits for changes is then answered at
+	// once. Default: never.
+	Stopping context.Context
 }
 
 // Server answers the fleet API below BasePath.
@@ -69,7 +71,7 @@ type Server struct {
 	log      *slog.Logger
 	registry *entity.Registry
 	rules    map[string]*conditions.Rules
-	contract *contract
+	contract *openapi3.T
 	issuers  []issuer
 	metrics  *serverMetrics
 	routes   http.Handler
@@ -88,6 +90,7 @@ func New(options Options) (http.Handler, error) {
 
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.Stopping = cmp.Or(options.Stopping, context.Background())
 	options.StuckAfter = cmp.Or(max(options.StuckAfter, 0), defaultStuckAfter)
 
 	s := &Server{
@@ -100,8 +103,8 @@ func New(options Options) (http.Handler, error) {
 
 	var err error
 
-	if s.contract, err = newContract(); err != nil {
-		return nil, err
+	if s.contract, err = openapi3.NewLoader().LoadFromData(openapi.Document()); err != nil {
+		return nil, fmt.Errorf("read the contract: %w", err)
 	}
 
 	if err := errors.Join(s.loadIssuers(), CheckTenant(options.Tenant, len(options.Issuers) > 0)); err != nil {

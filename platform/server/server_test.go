@@ -4,6 +4,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,7 +110,7 @@ func TestLeases(t *testing.T) {
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 
-	stopping := make(chan struct{})
+	stopping, stop := context.WithCancel(t.Context())
 	a := serve(t, func(o *server.Options) { o.Stopping = stopping })
 	cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200).Next
 
@@ -139,7 +140,7 @@ func TestLongPoll(t *testing.T) {
 	cursor = page.Next
 	waiting = wait()
 
-	close(stopping)
+	stop()
 
 	if page := as[openapi.ChangeList](t, <-waiting, 200); len(page.Items) != 0 || page.Next != cursor {
 		t.Errorf("%+v", page)

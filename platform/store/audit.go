@@ -5,7 +5,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -28,20 +27,9 @@ type AuditEntry struct {
 
 // Audit adds an entry to the audit log.
 func (tx *Tx) Audit(ctx context.Context, entry AuditEntry) error {
-	if entry.Removed == nil {
-		entry.Removed = []string{}
-	}
+	entry.At = storedTime(entry.At)
 
-	removed, err := json.Marshal(entry.Removed)
-	if err != nil {
-		return fmt.Errorf("write audit log: %w", err)
-	}
-
-	err = tx.queries.AddAudit(ctx, db.AddAuditParams{
-		At: storedTime(entry.At), Actor: entry.Actor, Action: entry.Action, Reason: entry.Reason,
-		ResourceID: entry.ResourceID, Kind: entry.Kind, Name: entry.Name, Removed: removed,
-	})
-	if err != nil {
+	if err := tx.queries.AddAudit(ctx, db.AddAuditParams(entry)); err != nil {
 		return fmt.Errorf("write audit log: %w", explain(err))
 	}
 
@@ -54,29 +42,21 @@ func (s *Store) AuditLog(ctx context.Context, id string) ([]AuditEntry, error) {
 		return nil, nil
 	}
 
-	var rows []db.Audit
+	var entries []AuditEntry
 
-	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		rows, err = queries.ListAudit(ctx, id)
+	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) error {
+		rows, err := queries.ListAudit(ctx, id)
+
+		entries = make([]AuditEntry, 0, len(rows))
+		for _, row := range rows {
+			row.At = storedTime(row.At)
+			entries = append(entries, AuditEntry(row))
+		}
 
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read audit log of %s: %w", id, err)
-	}
-
-	entries := make([]AuditEntry, 0, len(rows))
-
-	for _, row := range rows {
-		entry := AuditEntry{
-			At: storedTime(row.At), Actor: row.Actor, Action: row.Action, Reason: row.Reason,
-			ResourceID: row.ResourceID, Kind: row.Kind, Name: row.Name,
-		}
-		if err := json.Unmarshal(row.Removed, &entry.Removed); err != nil {
-			return nil, fmt.Errorf("read audit log of %s: %w", id, err)
-		}
-
-		entries = append(entries, entry)
 	}
 
 	return entries, nil

@@ -6,7 +6,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -76,13 +75,8 @@ type Feed struct {
 // Generation, to the feed: with the next query of the transaction, or with its commit, after
 // which it is told. The resource has to be locked, or inserted, by the same transaction.
 func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation string) error {
-	tenancy, err := json.Marshal(orEmpty(resource.Tenancy))
-	if err != nil {
-		return fmt.Errorf("record change of %s: %w", resource.ID, err)
-	}
-
-	err = tx.later.RecordChange(ctx, db.RecordChangeParams{
-		Kind: resource.Kind, ResourceID: resource.ID, OwnerID: toPointer(resource.OwnerID), Tenancy: tenancy,
+	err := tx.later.RecordChange(ctx, db.RecordChangeParams{
+		Kind: resource.Kind, ResourceID: resource.ID, OwnerID: toPointer(resource.OwnerID), Tenancy: orEmpty(resource.Tenancy),
 		Generation: resource.Generation, Operation: operation,
 	})
 	if err != nil {
@@ -185,16 +179,12 @@ type changesPage struct {
 }
 
 func (s *Store) readChanges(ctx context.Context, at cursor, query ChangeQuery) (changesPage, error) {
-	tenancy, err := json.Marshal(orEmpty(query.Tenancy))
-	if err != nil {
-		return changesPage{}, fmt.Errorf("read changes: %w", err)
-	}
-
 	var page changesPage
 
-	err = s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		page, err = pageAfter(ctx, queries, at, db.ListChangesParams{
-			AfterSeq: at.seq, OfKind: query.Kind, OfTenancy: tenancy, AtMost: int32(query.Limit), //nolint:gosec // at most maxChanges
+			AfterSeq: at.seq, OfKind: query.Kind, OfTenancy: orEmpty(query.Tenancy),
+			AtMost: int32(query.Limit), //nolint:gosec // at most maxChanges
 		})
 
 		return err

@@ -149,10 +149,7 @@ func lost(err error) bool {
 // repeatable says whether a transaction that ended so has certainly written nothing, and
 // may do better when it is run again.
 func repeatable(err error) bool {
-	switch codeOf(err) {
-	case codeSerialization, codeDeadlock:
-		return true
-	default:
-		return false
-	}
+	code := codeOf(err)
+
+	return code == codeSerialization || code == codeDeadlock
 }

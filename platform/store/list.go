@@ -4,6 +4,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -96,9 +97,7 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 		return nil, 0, fmt.Errorf("list resources: %w", err)
 	}
 
-	resources, err := fromRows(rows)
-
-	return resources, total, err
+	return fromRows(rows), total, nil
 }
 
 // listStatement is a query's text in two forms, with the same arguments.
@@ -120,11 +119,7 @@ func (q *ListQuery) statement() (listStatement, error) {
 		return listStatement{}, err
 	}
 
-	size := q.Size
-	if size <= 0 {
-		size = defaultSize
-	}
-
+	size := cmp.Or(max(q.Size, 0), defaultSize)
 	page := min(max(q.Page, 1), maxPage)
 
 	return listStatement{

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
@@ -61,7 +63,10 @@ func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
 		}
 
 		s.options.Log.Warn("does not hear of changes and looks for them instead", "error", err)
-		s.pause(ctx, listenPause)
+
+		if retry.Pause(ctx, s.options.Clock, listenPause) != nil {
+			return
+		}
 	}
 }
 
@@ -147,16 +152,5 @@ func (s *Store) keepAnnouncing(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			s.options.Log.Warn("could not tell other replicas of changes, which they see when they next look", "error", err)
 		}
-	}
-}
-
-// pause waits, and returns early when ctx ends.
-func (s *Store) pause(ctx context.Context, d time.Duration) {
-	timer := s.options.Clock.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C():
-	case <-ctx.Done():
 	}
 }

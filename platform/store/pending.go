@@ -11,42 +11,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// Pending counts the resources of one kind whose condition Reconciled is False.
-type Pending struct {
-	Kind string
-	// Deleting: these are resources whose deletion was asked for.
-	Deleting bool
-	Count    int
-	// Stuck are those that have been so for longer than asked; of those that are being
-	// deleted, since deletion was asked for.
-	Stuck int
-	// Longest is for how long the first of the stuck ones has been so; 0 without any.
-	Longest time.Duration
-}
+// Pending counts the resources of one kind, those whose deletion was asked for (Deleting) or
+// the others, whose condition Reconciled is False. Stuck are those that have been so for longer
+// than asked; of those that are being deleted, since deletion was asked for. LongestSeconds is
+// for how long the first of the stuck ones has been so; 0 without any.
+type Pending = db.PendingRow
 
 // Pending counts, by kind and whether they are being deleted, the resources that are not
 // reconciled. Now is the time by the clock that conditions are written by.
-func (s *Store) Pending(ctx context.Context, now time.Time, stuckAfter time.Duration) ([]Pending, error) {
-	var rows []db.PendingRow
-
-	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		rows, err = queries.Pending(ctx, now.Add(-stuckAfter))
+func (s *Store) Pending(ctx context.Context, now time.Time, stuckAfter time.Duration) (counts []Pending, err error) {
+	err = s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+		counts, err = queries.Pending(ctx, db.PendingParams{StuckBefore: now.Add(-stuckAfter), Now: now})
 
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count resources that are not reconciled: %w", err)
-	}
-
-	counts := make([]Pending, 0, len(rows))
-
-	for _, row := range rows {
-		count := Pending{Kind: row.Kind, Deleting: row.Deleting, Count: int(row.Pending), Stuck: int(row.Stuck)}
-		if count.Stuck > 0 {
-			count.Longest = now.Sub(row.Oldest)
-		}
-
-		counts = append(counts, count)
 	}
 
 	return counts, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
@@ -24,13 +25,7 @@ const (
 
 // keepPruned removes old changes until ctx ends.
 func (s *Store) keepPruned(ctx context.Context) {
-	for {
-		s.pause(ctx, pruneEvery)
-
-		if ctx.Err() != nil {
-			return
-		}
-
+	for retry.Pause(ctx, s.options.Clock, pruneEvery) == nil {
 		if _, err := s.PruneChanges(ctx, s.options.ChangesKept); err != nil && ctx.Err() == nil {
 			s.options.Log.Warn("could not remove old changes and tries again later", "error", err)
 		}

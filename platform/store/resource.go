@@ -70,7 +70,11 @@ const maxTenancy = 1024
 // microseconds, conditions by type, no nil maps.
 func (r Resource) stored() Resource {
 	r.CreatedTime, r.UpdatedTime = storedTime(r.CreatedTime), storedTime(r.UpdatedTime)
-	r.DeletedTime = storedTimePointer(r.DeletedTime)
+
+	if r.DeletedTime != nil {
+		r.DeletedTime = new(storedTime(*r.DeletedTime))
+	}
+
 	r.Labels, r.Tenancy = orEmpty(r.Labels), orEmpty(r.Tenancy)
 	r.Conditions = storedConditions(r.Conditions)
 
@@ -79,16 +83,6 @@ func (r Resource) stored() Resource {
 
 // storedTime is a time as PostgreSQL keeps it.
 func storedTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
-
-func storedTimePointer(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-
-	kept := storedTime(*t)
-
-	return &kept
-}
 
 func storedConditions(conditions []openapi.ResourceCondition) []openapi.ResourceCondition {
 	kept := slices.Clone(conditions)
@@ -111,86 +105,56 @@ func orEmpty(values map[string]string) map[string]string {
 	return values
 }
 
-// conditionsJSON writes conditions as an object by type.
-func conditionsJSON(conditions []openapi.ResourceCondition) (json.RawMessage, error) {
-	byType := make(map[string]openapi.ResourceCondition, len(conditions))
+// byType gives conditions by their type.
+func byType(conditions []openapi.ResourceCondition) (db.Conditions, error) {
+	out := make(db.Conditions, len(conditions))
+
 	for _, condition := range storedConditions(conditions) {
-		if _, twice := byType[condition.Type]; twice {
+		if _, twice := out[condition.Type]; twice {
 			return nil, fmt.Errorf("store conditions: %s is there twice", condition.Type)
 		}
 
-		byType[condition.Type] = condition
+		out[condition.Type] = condition
 	}
 
-	return json.Marshal(byType)
+	return out, nil
 }
 
-func fromRow(row *db.ResourceRow) (Resource, error) {
+func fromRow(row *db.ResourceRow) Resource {
 	r := Resource{
-		ID: row.ID, Kind: row.Kind, Name: row.Name, Spec: row.Spec, Generation: row.Generation,
-		CreatedTime: storedTime(row.CreatedTime), UpdatedTime: storedTime(row.UpdatedTime),
-		DeletedTime: storedTimePointer(row.DeletedTime),
-		CreatedBy:   row.CreatedBy, UpdatedBy: row.UpdatedBy, DeletedBy: row.DeletedBy,
+		ID: row.ID, Kind: row.Kind, Name: row.Name, Spec: row.Spec, Labels: row.Labels, Tenancy: row.Tenancy,
+		Generation: row.Generation, CreatedTime: row.CreatedTime, UpdatedTime: row.UpdatedTime, DeletedTime: row.DeletedTime,
+		CreatedBy: row.CreatedBy, UpdatedBy: row.UpdatedBy, DeletedBy: row.DeletedBy,
 		OwnerID: fromPointer(row.OwnerID), OwnerKind: fromPointer(row.OwnerKind),
 	}
 
-	var (
-		conditions map[string]openapi.ResourceCondition
-		reported   map[string]time.Time
-		refs       []struct {
-			Ref
-
-			Type string `json:"type"`
-		}
-	)
-
-	for _, part := range []struct {
-		json json.RawMessage
-		to   any
-	}{
-		{row.Labels, &r.Labels}, {row.Tenancy, &r.Tenancy}, {row.Conditions, &conditions}, {row.Reported, &reported},
-		{row.Refs, &refs},
-	} {
-		if err := json.Unmarshal(part.json, part.to); err != nil {
-			return Resource{}, fmt.Errorf("read stored resource %s: %w", row.ID, err)
-		}
-	}
-
-	for _, condition := range conditions {
+	for _, condition := range row.Conditions {
 		// One that another version of the program has written since may be later.
-		if at := reported[condition.Type]; at.After(condition.LastUpdatedTime) {
+		if at := row.Reported[condition.Type]; at.After(condition.LastUpdatedTime) {
 			condition.LastUpdatedTime = at
 		}
 
 		r.Conditions = append(r.Conditions, condition)
 	}
 
-	r.Conditions = storedConditions(r.Conditions)
-
-	for _, ref := range refs {
+	for _, ref := range row.Refs {
 		if r.References == nil {
 			r.References = map[string][]Ref{}
 		}
 
-		r.References[ref.Type] = append(r.References[ref.Type], ref.Ref)
+		r.References[ref.Type] = append(r.References[ref.Type], Ref{ID: ref.ID, Kind: ref.Kind})
 	}
 
-	return r, nil
+	return r.stored()
 }
 
-func fromRows(rows []db.ResourceRow) ([]Resource, error) {
+func fromRows(rows []db.ResourceRow) []Resource {
 	resources := make([]Resource, 0, len(rows))
-
 	for i := range rows {
-		resource, err := fromRow(&rows[i])
-		if err != nil {
-			return nil, err
-		}
-
-		resources = append(resources, resource)
+		resources = append(resources, fromRow(&rows[i]))
 	}
 
-	return resources, nil
+	return resources
 }
 
 func fromPointer(s *string) string {

@@ -244,14 +244,10 @@ func TestErrorsThatCallersTellApart(t *testing.T) {
 			return err
 		}, store.ErrOwnerDeleting},
 		"one with children": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Remove(ctx, owner.ID)
-
-			return err
+			return tx.Remove(ctx, owner.ID)
 		}, store.ErrHasChildren},
 		"one with all its children": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Remove(ctx, owner.ID, child.ID)
-
-			return errors.Join(err, errRollBack)
+			return errors.Join(tx.Remove(ctx, owner.ID, child.ID), errRollBack)
 		}, errRollBack},
 		"what is not there": {func(ctx context.Context, tx *store.Tx) error {
 			_, err := tx.GetForUpdate(ctx, absent)

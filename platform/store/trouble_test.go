@@ -16,12 +16,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-func putLease(t testing.TB, s *store.Store, holder string, ttl time.Duration) store.Lease {
+func putLease(t testing.TB, s *store.Store, holder string, ttl time.Duration) openapi.Lease {
 	t.Helper()
 
 	lease, err := s.PutLease(context.Background(), "sentinel", holder, ttl)
@@ -35,7 +36,7 @@ func putLease(t testing.TB, s *store.Store, holder string, ttl time.Duration) st
 func TestALeaseHasOneHolder(t *testing.T) {
 	s := fresh(t)
 
-	if got := putLease(t, s, "a", time.Hour); got.Holder != "a" || got.ExpiresIn <= 59*time.Minute || got.ExpiresIn > time.Hour {
+	if got := putLease(t, s, "a", time.Hour); got.Holder != "a" || got.ExpiresInSeconds <= 59*60 || got.ExpiresInSeconds > 3600 {
 		t.Errorf("a free lease: %+v, want it for an hour", got)
 	}
 
@@ -43,7 +44,7 @@ func TestALeaseHasOneHolder(t *testing.T) {
 		t.Errorf("a lease that a has: %+v", got)
 	}
 
-	if got := putLease(t, s, "a", 2*time.Hour); got.Holder != "a" || got.ExpiresIn <= time.Hour {
+	if got := putLease(t, s, "a", 2*time.Hour); got.Holder != "a" || got.ExpiresInSeconds <= 3600 {
 		t.Errorf("renewed: %+v, want it for two hours", got)
 	}
 
@@ -51,7 +52,7 @@ func TestALeaseHasOneHolder(t *testing.T) {
 		t.Errorf("given back by one that has not got it: %+v", got)
 	}
 
-	if got := putLease(t, s, "a", 0); got.Holder != "" || got.ExpiresIn != 0 {
+	if got := putLease(t, s, "a", 0); got.Holder != "" || got.ExpiresInSeconds != 0 {
 		t.Errorf("given back: %+v, want no holder", got)
 	}
 
@@ -70,7 +71,7 @@ func TestAnExpiredLeaseIsTakenOver(t *testing.T) {
 			break
 		}
 
-		if got.ExpiresIn > 50*time.Millisecond || time.Now().After(deadline) {
+		if got.ExpiresInSeconds > 0.05 || time.Now().After(deadline) {
 			t.Fatalf("%+v, want it taken over", got)
 		}
 

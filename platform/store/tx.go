@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -64,32 +64,21 @@ func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
 }
 
 func insertParams(r *Resource) (db.InsertResourceParams, error) {
-	params := db.InsertResourceParams{
-		ID: r.ID, Kind: r.Kind, Name: r.Name, Spec: r.Spec, Generation: r.Generation,
-		OwnerID: toPointer(r.OwnerID), OwnerKind: toPointer(r.OwnerKind),
+	conditions, err := byType(r.Conditions)
+	if err != nil {
+		return db.InsertResourceParams{}, err
+	}
+
+	if tenancy, err := json.Marshal(r.Tenancy); err != nil || len(tenancy) > maxTenancy {
+		return db.InsertResourceParams{}, fmt.Errorf("%w: a tenancy of %d bytes: at most %d", ErrUnstorable, len(tenancy), maxTenancy)
+	}
+
+	return db.InsertResourceParams{
+		ID: r.ID, Kind: r.Kind, Name: r.Name, Spec: r.Spec, Labels: r.Labels, Tenancy: r.Tenancy, Generation: r.Generation,
+		OwnerID: toPointer(r.OwnerID), OwnerKind: toPointer(r.OwnerKind), Conditions: conditions,
 		CreatedTime: r.CreatedTime, UpdatedTime: r.UpdatedTime, DeletedTime: r.DeletedTime,
 		CreatedBy: r.CreatedBy, UpdatedBy: r.UpdatedBy, DeletedBy: r.DeletedBy,
-	}
-
-	var err error
-
-	if params.Conditions, err = conditionsJSON(r.Conditions); err != nil {
-		return params, err
-	}
-
-	if params.Labels, err = json.Marshal(r.Labels); err != nil {
-		return params, err
-	}
-
-	if params.Tenancy, err = json.Marshal(r.Tenancy); err != nil {
-		return params, err
-	}
-
-	if len(params.Tenancy) > maxTenancy {
-		return params, fmt.Errorf("%w: a tenancy of %d bytes: at most %d", ErrUnstorable, len(params.Tenancy), maxTenancy)
-	}
-
-	return params, nil
+	}, nil
 }
 
 func (tx *Tx) lockOwner(ctx context.Context, id string) error {
@@ -134,7 +123,7 @@ func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
 		return Resource{}, fmt.Errorf("lock resource %s: %w", id, explain(err))
 	}
 
-	return fromRow(&row)
+	return fromRow(&row), nil
 }
 
 // TryGetForUpdate is GetForUpdate, with the statuses, for a resource that stays, or that
@@ -167,9 +156,7 @@ func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, all [
 		return Resource{}, nil, false, fmt.Errorf("lock resource %s: %w", id, explain(err))
 	}
 
-	r, err = fromRow(&row)
-
-	return r, all, rows > 0, err
+	return fromRow(&row), all, rows > 0, nil
 }
 
 // isID tells whether the text is a UUID as this package writes them.
@@ -189,7 +176,7 @@ func get(ctx context.Context, queries *db.Queries, id string) (Resource, error) 
 		return Resource{}, fmt.Errorf("get resource %s: %w", id, explain(err))
 	}
 
-	return fromRow(&row)
+	return fromRow(&row), nil
 }
 
 // Update writes Spec, Labels, Generation, Conditions, and when and by whom the resource was
@@ -198,19 +185,14 @@ func get(ctx context.Context, queries *db.Queries, id string) (Resource, error) 
 func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 	r := resource.stored()
 
-	labels, err := json.Marshal(r.Labels)
-	if err != nil {
-		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
-	}
-
-	written, err := conditionsJSON(r.Conditions)
+	conditions, err := byType(r.Conditions)
 	if err != nil {
 		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
 	}
 
 	changed, err := tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
-		ID: r.ID, Spec: r.Spec, Labels: labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
-		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy, Conditions: written,
+		ID: r.ID, Spec: r.Spec, Labels: r.Labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
+		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy, Conditions: conditions,
 	})
 
 	switch {
@@ -226,7 +208,7 @@ func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 // SetConditions replaces the conditions of a resource that is locked by GetForUpdate.
 // Errors: ErrUnstorable, also when the transaction ends.
 func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
-	written, err := conditionsJSON(conditions)
+	written, err := byType(conditions)
 	if err != nil {
 		return fmt.Errorf("set conditions of %s: %w", id, err)
 	}
@@ -242,17 +224,12 @@ func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi
 // reported as they are, where nothing else of them has changed: it writes no index. Errors:
 // ErrUnstorable, also when the transaction ends.
 func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
-	reported := map[string]time.Time{}
+	reported := db.Reported{}
 	for _, one := range storedConditions(conditions) {
 		reported[one.Type] = one.LastUpdatedTime
 	}
 
-	written, err := json.Marshal(reported)
-	if err != nil {
-		return fmt.Errorf("note the report on %s: %w", id, err)
-	}
-
-	if err := tx.later.SetReported(ctx, db.SetReportedParams{ID: id, Reported: written}); err != nil {
+	if err := tx.later.SetReported(ctx, db.SetReportedParams{ID: id, Reported: reported}); err != nil {
 		return fmt.Errorf("note the report on %s: %w", id, explain(err))
 	}
 
@@ -260,74 +237,45 @@ func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.R
 }
 
 // Remove removes resources for good, with their statuses and outbound references; those
-// inbound stay until ClearInboundReferences. It returns how many there were. Errors:
-// ErrHasChildren, if one of them owns a resource that is not among them.
-func (tx *Tx) Remove(ctx context.Context, ids ...string) (int64, error) {
-	removed, err := tx.queries.RemoveResources(ctx, ids)
+// inbound stay. Errors: ErrHasChildren, if one of them owns a resource that is not among them.
+func (tx *Tx) Remove(ctx context.Context, ids ...string) error {
+	err := tx.queries.RemoveResources(ctx, ids)
 
 	switch {
 	case codeOf(err) == codeForeignKey:
-		return 0, fmt.Errorf("remove %d resources: %w", len(ids), ErrHasChildren)
+		return fmt.Errorf("remove %d resources: %w", len(ids), ErrHasChildren)
 	case err != nil:
-		return 0, fmt.Errorf("remove %d resources: %w", len(ids), explain(err))
+		return fmt.Errorf("remove %d resources: %w", len(ids), explain(err))
 	default:
-		return removed, nil
+		return nil
 	}
 }
 
-// Children reads what a resource owns directly, with those that are being deleted or
-// without, ordered by kind and age.
-func (tx *Tx) Children(ctx context.Context, id string, withDeleted bool) ([]Resource, error) {
-	rows, err := tx.queries.Children(ctx, db.ChildrenParams{OwnerID: id, WithDeleted: withDeleted})
+// Children reads what a resource owns directly, with those that are being deleted, ordered by
+// kind and age.
+func (tx *Tx) Children(ctx context.Context, id string) ([]Resource, error) {
+	rows, err := tx.queries.Children(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("list children of %s: %w", id, explain(err))
 	}
 
-	return fromRows(rows)
+	return fromRows(rows), nil
 }
 
-// Subtree reads a resource and all it owns, directly or not, owners before what they own
-// (an order to lock in); nothing if it is not there.
-func (tx *Tx) Subtree(ctx context.Context, id string) ([]Resource, error) {
-	rows, err := tx.queries.Subtree(ctx, id)
+// InboundReferences reads who refers to resources, also to those that are gone, ordered by
+// who refers.
+func (tx *Tx) InboundReferences(ctx context.Context, ids ...string) ([]InboundRef, error) {
+	rows, err := tx.queries.InboundReferences(ctx, ids)
 	if err != nil {
-		return nil, fmt.Errorf("list all below %s: %w", id, explain(err))
-	}
-
-	flat := make([]db.ResourceRow, 0, len(rows))
-	for i := range rows {
-		flat = append(flat, rows[i].ResourceRow)
-	}
-
-	return fromRows(flat)
-}
-
-// InboundReferences reads who refers to a resource, also one that is gone.
-func (tx *Tx) InboundReferences(ctx context.Context, id string) ([]InboundRef, error) {
-	rows, err := tx.queries.InboundReferences(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("list references to %s: %w", id, explain(err))
+		return nil, fmt.Errorf("list references to %s: %w", strings.Join(ids, ", "), explain(err))
 	}
 
 	refs := make([]InboundRef, 0, len(rows))
 	for _, row := range rows {
-		refs = append(refs, InboundRef{
-			SourceID: row.SourceID, SourceKind: row.SourceKind, Type: row.RefType, SourceDeleting: row.SourceDeleting,
-		})
+		refs = append(refs, InboundRef(row))
 	}
 
 	return refs, nil
-}
-
-// ClearInboundReferences removes all references to resources, and returns how many there
-// were.
-func (tx *Tx) ClearInboundReferences(ctx context.Context, ids ...string) (int64, error) {
-	cleared, err := tx.queries.ClearInboundReferences(ctx, ids)
-	if err != nil {
-		return 0, fmt.Errorf("clear references to %d resources: %w", len(ids), explain(err))
-	}
-
-	return cleared, nil
 }
 
 // SetReferences replaces a resource's references and returns them as stored, each with

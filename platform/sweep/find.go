@@ -30,9 +30,8 @@ const listsAtOnce = 4
 
 // kind is one that can be listed and deleted.
 type kind struct {
-	resource   schema.GroupVersionResource
-	kind       schema.GroupVersionKind
-	namespaced bool
+	resource schema.GroupVersionResource
+	kind     schema.GroupVersionKind
 }
 
 // object is one with our label.
@@ -79,7 +78,7 @@ func (s *sweeper) kinds(ctx context.Context) ([]kind, error) {
 		}
 	}
 
-	for _, name := range s.config.Kinds {
+	for _, name := range s.Config.Kinds {
 		if !slices.ContainsFunc(out, func(k kind) bool { return k.kind.GroupKind().String() == name }) {
 			s.Log.WarnContext(ctx, "a kind of the configuration is not looked at: the cluster does not serve it, or it can't be "+
 				"listed and deleted, or it is in excluded_kinds", "kind", name)
@@ -91,7 +90,7 @@ func (s *sweeper) kinds(ctx context.Context) ([]kind, error) {
 
 // wantsOf says whether kinds of an API group are looked at, if they are there.
 func (s *sweeper) wantsOf(group string) bool {
-	return len(s.config.Kinds) == 0 || slices.ContainsFunc(s.config.Kinds, func(name string) bool {
+	return len(s.Config.Kinds) == 0 || slices.ContainsFunc(s.Config.Kinds, func(name string) bool {
 		return schema.ParseGroupKind(name).Group == group
 	})
 }
@@ -110,19 +109,16 @@ func (s *sweeper) kindOf(version schema.GroupVersion, resource *metav1.APIResour
 		version.Version = resource.Version
 	}
 
-	out := kind{
-		resource: version.WithResource(resource.Name), kind: version.WithKind(resource.Kind), namespaced: resource.Namespaced,
-	}
-
+	out := kind{resource: version.WithResource(resource.Name), kind: version.WithKind(resource.Kind)}
 	name := out.kind.GroupKind().String()
-	wanted := len(s.config.Kinds) == 0 || slices.Contains(s.config.Kinds, name)
+	wanted := len(s.Config.Kinds) == 0 || slices.Contains(s.Config.Kinds, name)
 
-	return out, wanted && !slices.Contains(s.config.ExcludedKinds, name)
+	return out, wanted && !slices.Contains(s.Config.ExcludedKinds, name)
 }
 
 // objects lists all objects with our label, each once.
 func (s *sweeper) objects(ctx context.Context, kinds []kind) ([]*object, error) {
-	selector, err := selector(s.config.Adapters)
+	selector, err := selector(s.Config.Adapters)
 	if err != nil {
 		return nil, err
 	}

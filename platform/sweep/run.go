@@ -28,10 +28,18 @@ func Run(ctx context.Context, options Options) (Report, error) {
 		return Report{}, errors.New("run sweep: it needs a cluster, the fleet API and the identity keys")
 	}
 
+	s, err := newSweeper(options)
+	if err != nil {
+		return Report{}, err
+	}
+
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "sweep run")
 	defer span.End()
 
-	report, err := once(ctx, options)
+	err = s.run(ctx)
+	report := s.report
+	report.DurationSeconds = s.Clock.Since(report.Started).Seconds()
+	report.sort()
 	describe(span, options, &report, err)
 
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -64,26 +65,9 @@ func Defaults() platform.Sweep {
 type sweeper struct {
 	Options
 
-	config    platform.Sweep
 	discovery *discovery.DiscoveryClient
 	metadata  metadata.Interface
 	report    Report
-}
-
-// once is one run. The error is for what kept it from looking at all; what a part of it
-// was kept from is in the report.
-func once(ctx context.Context, options Options) (Report, error) {
-	s, err := newSweeper(options)
-	if err != nil {
-		return Report{}, err
-	}
-
-	err = s.run(ctx)
-
-	s.report.DurationSeconds = s.Clock.Since(s.report.Started).Seconds()
-	s.report.sort()
-
-	return s.report, err
 }
 
 func newSweeper(options Options) (*sweeper, error) {
@@ -105,7 +89,7 @@ func newSweeper(options Options) (*sweeper, error) {
 	}
 
 	return &sweeper{
-		Options: options, config: options.Config, discovery: find, metadata: meta,
+		Options: options, discovery: find, metadata: meta,
 		report: Report{
 			Started: options.Clock.Now().UTC(), DryRun: !options.Config.Delete,
 			Outcomes: map[string]int{}, Items: []Item{},
@@ -208,7 +192,7 @@ func (s *sweeper) doubt(o *object) (reason, message string) {
 		return ReasonDeleting, ""
 	}
 
-	if s.Clock.Since(o.meta.CreationTimestamp.Time) < s.config.MinAge {
+	if s.Clock.Since(o.meta.CreationTimestamp.Time) < s.Config.MinAge {
 		return ReasonTooYoung, ""
 	}
 
@@ -228,12 +212,9 @@ func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, err
 		byID[o.item.ResourceID] = append(byID[o.item.ResourceID], o)
 	}
 
-	type answer struct {
-		id  string
-		err error
-	}
+	var mu sync.Mutex
 
-	answers := make(chan answer, len(byID))
+	answers := map[string]error{}
 
 	group, bounded := errgroup.WithContext(ctx)
 	group.SetLimit(asksAtOnce)
@@ -241,7 +222,11 @@ func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, err
 	for id := range byID {
 		group.Go(func() error {
 			_, err := s.API.Get(bounded, id)
-			answers <- answer{id, err}
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			answers[id] = err
 
 			return bounded.Err()
 		})
@@ -251,22 +236,20 @@ func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, err
 		return nil, fmt.Errorf("ask the fleet API: %w", err)
 	}
 
-	close(answers)
-
 	var doomed []*object
 
-	for a := range answers {
+	for id, err := range answers {
 		s.report.Resources++
 
 		switch {
-		case a.err == nil:
-			s.noteAll(byID[a.id], Kept, "")
-		case errors.Is(a.err, client.ErrNotFound):
+		case err == nil:
+			s.noteAll(byID[id], Kept, "")
+		case errors.Is(err, client.ErrNotFound):
 			s.report.Gone++
-			doomed = append(doomed, byID[a.id]...)
+			doomed = append(doomed, byID[id]...)
 		default:
-			s.noteAll(byID[a.id], Skipped, ReasonAPI)
-			s.report.Errors = append(s.report.Errors, fmt.Sprintf("ask the fleet API: %v", a.err))
+			s.noteAll(byID[id], Skipped, ReasonAPI)
+			s.report.Errors = append(s.report.Errors, fmt.Sprintf("ask the fleet API: %v", err))
 		}
 	}
 
@@ -276,14 +259,14 @@ func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, err
 // limit says why nothing may be deleted, if so: an API that has lost its data answers
 // just as one whose resources were removed by force.
 func (s *sweeper) limit(doomed int) string {
-	if doomed > s.config.MaxDeletions {
+	if doomed > s.Config.MaxDeletions {
 		return fmt.Sprintf("to be deleted: %s; max_deletions is %d: if that is right, raise it for one run",
-			english.Plural(doomed, "object", ""), s.config.MaxDeletions)
+			english.Plural(doomed, "object", ""), s.Config.MaxDeletions)
 	}
 
-	if gone, asked := s.report.Gone, s.report.Resources; asked > fewResources && float64(gone) > s.config.MaxShare*float64(asked) {
+	if gone, asked := s.report.Gone, s.report.Resources; asked > fewResources && float64(gone) > s.Config.MaxShare*float64(asked) {
 		return fmt.Sprintf("the fleet API has %d of %d resources no more, and max_share is %g: has it lost its data? "+
-			"If that is right, raise max_share for one run", gone, asked, s.config.MaxShare)
+			"If that is right, raise max_share for one run", gone, asked, s.Config.MaxShare)
 	}
 
 	return ""

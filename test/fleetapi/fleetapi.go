@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"sync"
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -25,7 +24,7 @@ type API struct {
 	Store *store.Store
 
 	// endFeeds ends the answers that stay open.
-	endFeeds func()
+	endFeeds context.CancelFunc
 }
 
 // Open makes an API of the kinds on the database at url, which is migrated.
@@ -35,16 +34,17 @@ func Open(ctx context.Context, url string, kinds ...platform.Entity) (*API, erro
 		return nil, fmt.Errorf("open test API: %w", err)
 	}
 
-	stopping := make(chan struct{})
+	stopping, stop := context.WithCancel(context.WithoutCancel(ctx))
 
 	handler, err := server.New(server.Options{Store: opened, Stopping: stopping, Entities: kinds})
 	if err != nil {
+		stop()
 		opened.Close()
 
 		return nil, fmt.Errorf("open test API: %w", err)
 	}
 
-	return &API{Handler: handler, Store: opened, endFeeds: sync.OnceFunc(func() { close(stopping) })}, nil
+	return &API{Handler: handler, Store: opened, endFeeds: stop}, nil
 }
 
 // Close ends the change feeds, and lets go of the database.

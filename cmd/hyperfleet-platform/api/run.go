@@ -90,7 +90,7 @@ func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics 
 	handler, err := server.New(server.Options{
 		Store: database, Entities: c.Entities, Schemas: schemas, Issuers: c.Server.JWT.Configs, Roles: c.Roles, Adapters: c.Adapters,
 		Tenant: c.Server.Tenant, StuckAfter: c.StuckAfter, Log: logger, Metrics: registry, Calls: calls,
-		Stopping: ctx.Done(),
+		Stopping: ctx,
 	})
 	if err != nil {
 		return err

@@ -201,7 +201,7 @@ func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, di
 
 func build(
 	ctx context.Context, config platform.Sentinel, logger *slog.Logger, registry prometheus.Registerer,
-) (*sentinel.Sentinel, broker.Broker, error) {
+) (*sentinel.Sentinel, *broker.Broker, error) {
 	calls, err := metrics.NewCalls(registry, nil)
 	if err != nil {
 		return nil, nil, err

@@ -44,7 +44,7 @@ type Options struct {
 // Source hands an adapter what has to be looked at.
 type Source struct {
 	watch *sentinel.Sentinel
-	queue broker.Broker
+	queue *broker.Broker
 	log   *slog.Logger
 	// topic and name are those of the queue.
 	topic, name string

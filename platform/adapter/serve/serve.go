@@ -31,7 +31,7 @@ const (
 	defaultEventTimeout = 2 * time.Minute
 )
 
-// Source hands out events: a broker.Broker, or a feed.Source.
+// Source hands out events: a *broker.Broker, or a feed.Source.
 type Source interface {
 	Subscribe(ctx context.Context, topic, subscriptionID string, handle broker.Handler) error
 	Health(ctx context.Context) error

@@ -103,7 +103,7 @@ type world struct {
 	url        string
 	api        *client.Client
 	deployment adapter.Deployment
-	broker     broker.Broker
+	broker     *broker.Broker
 	registry   *prometheus.Registry
 	log        *capture.Buffer
 	handle     func(context.Context, cloudevents.Event) pipeline.Result

@@ -10,7 +10,6 @@ package db
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 )
 
@@ -27,7 +26,7 @@ type AddAuditParams struct {
 	ResourceID string
 	Kind       string
 	Name       string
-	Removed    json.RawMessage
+	Removed    []string
 }
 
 func (q *Queries) AddAudit(ctx context.Context, arg AddAuditParams) error {
@@ -45,20 +44,30 @@ func (q *Queries) AddAudit(ctx context.Context, arg AddAuditParams) error {
 }
 
 const listAudit = `-- name: ListAudit :many
-select id, at, actor, action, reason, resource_id, kind, name, removed from audit where resource_id = $1 order by id
+select at, actor, action, reason, resource_id, kind, name, removed from audit where resource_id = $1 order by id
 `
 
-func (q *Queries) ListAudit(ctx context.Context, resourceID string) ([]Audit, error) {
+type ListAuditRow struct {
+	At         time.Time
+	Actor      string
+	Action     string
+	Reason     string
+	ResourceID string
+	Kind       string
+	Name       string
+	Removed    []string
+}
+
+func (q *Queries) ListAudit(ctx context.Context, resourceID string) ([]ListAuditRow, error) {
 	rows, err := q.db.Query(ctx, listAudit, resourceID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Audit
+	var items []ListAuditRow
 	for rows.Next() {
-		var i Audit
+		var i ListAuditRow
 		if err := rows.Scan(
-			&i.ID,
 			&i.At,
 			&i.Actor,
 			&i.Action,

@@ -10,7 +10,6 @@ package db
 
 import (
 	"context"
-	"encoding/json"
 )
 
 const announceChanges = `-- name: AnnounceChanges :exec
@@ -54,7 +53,7 @@ const listChanges = `-- name: ListChanges :many
 select seq, kind, resource_id, owner_id, generation, operation from changes
 where seq > $1::bigint and seq <= $2::bigint
   and ($3::text = '' or kind = $3::text)
-  and tenancy @> $4::jsonb
+  and tenancy @> $4
 order by seq limit $5::integer
 `
 
@@ -62,7 +61,7 @@ type ListChangesParams struct {
 	AfterSeq  int64
 	UpToSeq   int64
 	OfKind    string
-	OfTenancy json.RawMessage
+	OfTenancy map[string]string
 	AtMost    int32
 }
 
@@ -159,7 +158,7 @@ type RecordChangeParams struct {
 	Kind       string
 	ResourceID string
 	OwnerID    *string
-	Tenancy    json.RawMessage
+	Tenancy    map[string]string
 	Generation int32
 	Operation  string
 }

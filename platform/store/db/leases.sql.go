@@ -13,20 +13,20 @@ import (
 )
 
 const getLease = `-- name: GetLease :one
-select name, holder, extract(epoch from expires_at - clock_timestamp())::double precision as expires_in
+select extract(epoch from expires_at - clock_timestamp())::double precision as expires_in_seconds, holder, name
 from leases where name = $1 and expires_at > clock_timestamp()
 `
 
 type GetLeaseRow struct {
-	Name      string
-	Holder    string
-	ExpiresIn float64
+	ExpiresInSeconds float64
+	Holder           string
+	Name             string
 }
 
 func (q *Queries) GetLease(ctx context.Context, name string) (GetLeaseRow, error) {
 	row := q.db.QueryRow(ctx, getLease, name)
 	var i GetLeaseRow
-	err := row.Scan(&i.Name, &i.Holder, &i.ExpiresIn)
+	err := row.Scan(&i.ExpiresInSeconds, &i.Holder, &i.Name)
 	return i, err
 }
 
@@ -53,7 +53,7 @@ insert into leases (name, holder, expires_at)
 values ($1, $2, clock_timestamp() + make_interval(secs => $3::double precision))
 on conflict (name) do update set holder = excluded.holder, expires_at = excluded.expires_at
 where leases.holder = excluded.holder or leases.expires_at <= clock_timestamp()
-returning name, holder, extract(epoch from expires_at - clock_timestamp())::double precision as expires_in
+returning extract(epoch from expires_at - clock_timestamp())::double precision as expires_in_seconds, holder, name
 `
 
 type TakeLeaseParams struct {
@@ -63,14 +63,14 @@ type TakeLeaseParams struct {
 }
 
 type TakeLeaseRow struct {
-	Name      string
-	Holder    string
-	ExpiresIn float64
+	ExpiresInSeconds float64
+	Holder           string
+	Name             string
 }
 
 func (q *Queries) TakeLease(ctx context.Context, arg TakeLeaseParams) (TakeLeaseRow, error) {
 	row := q.db.QueryRow(ctx, takeLease, arg.Name, arg.Holder, arg.TtlSeconds)
 	var i TakeLeaseRow
-	err := row.Scan(&i.Name, &i.Holder, &i.ExpiresIn)
+	err := row.Scan(&i.ExpiresInSeconds, &i.Holder, &i.Name)
 	return i, err
 }

@@ -39,17 +39,11 @@ func (q *Queries) AddReference(ctx context.Context, arg AddReferenceParams) erro
 
 const children = `-- name: Children :many
 select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs, reported from resource_rows
-where owner_id = $1::uuid and ($2::boolean or deleted_time is null)
-order by kind collate "C", created_time, id
+where owner_id = $1::uuid order by kind collate "C", created_time, id
 `
 
-type ChildrenParams struct {
-	OwnerID     string
-	WithDeleted bool
-}
-
-func (q *Queries) Children(ctx context.Context, arg ChildrenParams) ([]ResourceRow, error) {
-	rows, err := q.db.Query(ctx, children, arg.OwnerID, arg.WithDeleted)
+func (q *Queries) Children(ctx context.Context, ownerID string) ([]ResourceRow, error) {
+	rows, err := q.db.Query(ctx, children, ownerID)
 	if err != nil {
 		return nil, err
 	}
@@ -85,18 +79,6 @@ func (q *Queries) Children(ctx context.Context, arg ChildrenParams) ([]ResourceR
 		return nil, err
 	}
 	return items, nil
-}
-
-const clearInboundReferences = `-- name: ClearInboundReferences :execrows
-delete from resource_references where target_id = any ($1::uuid[])
-`
-
-func (q *Queries) ClearInboundReferences(ctx context.Context, ids []string) (int64, error) {
-	result, err := q.db.Exec(ctx, clearInboundReferences, ids)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const clearReferences = `-- name: ClearReferences :exec
@@ -139,20 +121,20 @@ func (q *Queries) GetResource(ctx context.Context, id string) (ResourceRow, erro
 }
 
 const inboundReferences = `-- name: InboundReferences :many
-select f.source_id, r.kind as source_kind, f.ref_type, (r.deleted_time is not null)::boolean as source_deleting
+select f.source_id, r.kind as source_kind, f.ref_type as type, (r.deleted_time is not null)::boolean as source_deleting
 from resource_references f join resources r on r.id = f.source_id
-where f.target_id = $1 order by f.source_id, f.ref_type
+where f.target_id = any ($1::uuid[]) order by f.source_id, f.ref_type
 `
 
 type InboundReferencesRow struct {
 	SourceID       string
 	SourceKind     string
-	RefType        string
+	Type           string
 	SourceDeleting bool
 }
 
-func (q *Queries) InboundReferences(ctx context.Context, targetID string) ([]InboundReferencesRow, error) {
-	rows, err := q.db.Query(ctx, inboundReferences, targetID)
+func (q *Queries) InboundReferences(ctx context.Context, ids []string) ([]InboundReferencesRow, error) {
+	rows, err := q.db.Query(ctx, inboundReferences, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +145,7 @@ func (q *Queries) InboundReferences(ctx context.Context, targetID string) ([]Inb
 		if err := rows.Scan(
 			&i.SourceID,
 			&i.SourceKind,
-			&i.RefType,
+			&i.Type,
 			&i.SourceDeleting,
 		); err != nil {
 			return nil, err
@@ -188,12 +170,12 @@ type InsertResourceParams struct {
 	Kind        string
 	Name        string
 	Spec        json.RawMessage
-	Labels      json.RawMessage
-	Tenancy     json.RawMessage
+	Labels      map[string]string
+	Tenancy     map[string]string
 	Generation  int32
 	OwnerID     *string
 	OwnerKind   *string
-	Conditions  json.RawMessage
+	Conditions  Conditions
 	CreatedTime time.Time
 	UpdatedTime time.Time
 	DeletedTime *time.Time
@@ -241,22 +223,27 @@ with waiting as (
            greatest((conditions -> 'Reconciled' ->> 'last_transition_time')::timestamptz, deleted_time) as since
     from resources where conditions @> '{"Reconciled": {"status": "False"}}'
 )
-select kind, deleting, count(*) as pending,
-       (count(*) filter (where since < $1::timestamptz)) as stuck,
-       coalesce(min(since), $1)::timestamptz as oldest
+select kind, deleting, count(*) as count, (count(*) filter (where since < $1::timestamptz)) as stuck,
+       coalesce(extract(epoch from ($2::timestamptz - min(since) filter (where since < $1))), 0)::double precision
+           as longest_seconds
 from waiting group by kind, deleting order by kind collate "C", deleting
 `
 
-type PendingRow struct {
-	Kind     string
-	Deleting bool
-	Pending  int64
-	Stuck    int64
-	Oldest   time.Time
+type PendingParams struct {
+	StuckBefore time.Time
+	Now         time.Time
 }
 
-func (q *Queries) Pending(ctx context.Context, stuckBefore time.Time) ([]PendingRow, error) {
-	rows, err := q.db.Query(ctx, pending, stuckBefore)
+type PendingRow struct {
+	Kind           string
+	Deleting       bool
+	Count          int64
+	Stuck          int64
+	LongestSeconds float64
+}
+
+func (q *Queries) Pending(ctx context.Context, arg PendingParams) ([]PendingRow, error) {
+	rows, err := q.db.Query(ctx, pending, arg.StuckBefore, arg.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -267,9 +254,9 @@ func (q *Queries) Pending(ctx context.Context, stuckBefore time.Time) ([]Pending
 		if err := rows.Scan(
 			&i.Kind,
 			&i.Deleting,
-			&i.Pending,
+			&i.Count,
 			&i.Stuck,
-			&i.Oldest,
+			&i.LongestSeconds,
 		); err != nil {
 			return nil, err
 		}
@@ -281,16 +268,13 @@ func (q *Queries) Pending(ctx context.Context, stuckBefore time.Time) ([]Pending
 	return items, nil
 }
 
-const removeResources = `-- name: RemoveResources :execrows
+const removeResources = `-- name: RemoveResources :exec
 delete from resources where id = any ($1::uuid[])
 `
 
-func (q *Queries) RemoveResources(ctx context.Context, ids []string) (int64, error) {
-	result, err := q.db.Exec(ctx, removeResources, ids)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) RemoveResources(ctx context.Context, ids []string) error {
+	_, err := q.db.Exec(ctx, removeResources, ids)
+	return err
 }
 
 const setConditions = `-- name: SetConditions :exec
@@ -299,7 +283,7 @@ update resources set conditions = $2, reported = '{}' where id = $1
 
 type SetConditionsParams struct {
 	ID         string
-	Conditions json.RawMessage
+	Conditions Conditions
 }
 
 func (q *Queries) SetConditions(ctx context.Context, arg SetConditionsParams) error {
@@ -313,7 +297,7 @@ update resources set reported = $2 where id = $1
 
 type SetReportedParams struct {
 	ID       string
-	Reported json.RawMessage
+	Reported Reported
 }
 
 func (q *Queries) SetReported(ctx context.Context, arg SetReportedParams) error {
@@ -352,59 +336,6 @@ func (q *Queries) ShareResources(ctx context.Context, ids []string) ([]ShareReso
 	return items, nil
 }
 
-const subtree = `-- name: Subtree :many
-with recursive below (below_id, depth) as (
-    select resources.id, 0 from resources where resources.id = $1::uuid
-    union all
-    select r.id, below.depth + 1 from resources r join below on r.owner_id = below.below_id
-)
-select resource_rows.id, resource_rows.kind, resource_rows.name, resource_rows.spec, resource_rows.labels, resource_rows.tenancy, resource_rows.generation, resource_rows.owner_id, resource_rows.owner_kind, resource_rows.conditions, resource_rows.created_time, resource_rows.updated_time, resource_rows.deleted_time, resource_rows.created_by, resource_rows.updated_by, resource_rows.deleted_by, resource_rows.refs, resource_rows.reported from resource_rows join below on below.below_id = resource_rows.id
-order by below.depth, resource_rows.created_time, resource_rows.id
-`
-
-type SubtreeRow struct {
-	ResourceRow ResourceRow
-}
-
-func (q *Queries) Subtree(ctx context.Context, root string) ([]SubtreeRow, error) {
-	rows, err := q.db.Query(ctx, subtree, root)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []SubtreeRow
-	for rows.Next() {
-		var i SubtreeRow
-		if err := rows.Scan(
-			&i.ResourceRow.ID,
-			&i.ResourceRow.Kind,
-			&i.ResourceRow.Name,
-			&i.ResourceRow.Spec,
-			&i.ResourceRow.Labels,
-			&i.ResourceRow.Tenancy,
-			&i.ResourceRow.Generation,
-			&i.ResourceRow.OwnerID,
-			&i.ResourceRow.OwnerKind,
-			&i.ResourceRow.Conditions,
-			&i.ResourceRow.CreatedTime,
-			&i.ResourceRow.UpdatedTime,
-			&i.ResourceRow.DeletedTime,
-			&i.ResourceRow.CreatedBy,
-			&i.ResourceRow.UpdatedBy,
-			&i.ResourceRow.DeletedBy,
-			&i.ResourceRow.Refs,
-			&i.ResourceRow.Reported,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const tryLockResource = `-- name: TryLockResource :execrows
 select id from resources where id = $1 and (deleted_time is null or owner_id is null) for no key update
 `
@@ -427,13 +358,13 @@ where id = $1
 type UpdateResourceParams struct {
 	ID          string
 	Spec        json.RawMessage
-	Labels      json.RawMessage
+	Labels      map[string]string
 	Generation  int32
 	UpdatedTime time.Time
 	UpdatedBy   string
 	DeletedTime *time.Time
 	DeletedBy   string
-	Conditions  json.RawMessage
+	Conditions  Conditions
 }
 
 func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) (int64, error) {

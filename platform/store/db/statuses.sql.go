@@ -10,8 +10,9 @@ package db
 
 import (
 	"context"
-	"encoding/json"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
 const listStatuses = `-- name: ListStatuses :many
@@ -67,9 +68,9 @@ type PutStatusParams struct {
 	Adapter            string
 	ObservedGeneration int32
 	ObservedTime       time.Time
-	Conditions         json.RawMessage
-	Data               json.RawMessage
-	Metadata           json.RawMessage
+	Conditions         []openapi.AdapterCondition
+	Data               *map[string]any
+	Metadata           *map[string]any
 	ConfigVersion      string
 	FrameworkVersion   string
 	CreatedTime        time.Time

@@ -10,6 +10,8 @@ package db
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
 type Audit struct {
@@ -21,7 +23,7 @@ type Audit struct {
 	ResourceID string
 	Kind       string
 	Name       string
-	Removed    json.RawMessage
+	Removed    []string
 }
 
 type Change struct {
@@ -30,7 +32,7 @@ type Change struct {
 	Kind       string
 	ResourceID string
 	OwnerID    *string
-	Tenancy    json.RawMessage
+	Tenancy    map[string]string
 	Generation int32
 	Operation  string
 }
@@ -52,19 +54,19 @@ type Resource struct {
 	Kind        string
 	Name        string
 	Spec        json.RawMessage
-	Labels      json.RawMessage
-	Tenancy     json.RawMessage
+	Labels      map[string]string
+	Tenancy     map[string]string
 	Generation  int32
 	OwnerID     *string
 	OwnerKind   *string
-	Conditions  json.RawMessage
+	Conditions  Conditions
 	CreatedTime time.Time
 	UpdatedTime time.Time
 	DeletedTime *time.Time
 	CreatedBy   string
 	UpdatedBy   string
 	DeletedBy   string
-	Reported    json.RawMessage
+	Reported    Reported
 }
 
 type ResourceReference struct {
@@ -80,20 +82,20 @@ type ResourceRow struct {
 	Kind        string
 	Name        string
 	Spec        json.RawMessage
-	Labels      json.RawMessage
-	Tenancy     json.RawMessage
+	Labels      map[string]string
+	Tenancy     map[string]string
 	Generation  int32
 	OwnerID     *string
 	OwnerKind   *string
-	Conditions  json.RawMessage
+	Conditions  Conditions
 	CreatedTime time.Time
 	UpdatedTime time.Time
 	DeletedTime *time.Time
 	CreatedBy   string
 	UpdatedBy   string
 	DeletedBy   string
-	Refs        json.RawMessage
-	Reported    json.RawMessage
+	Refs        []Ref
+	Reported    Reported
 }
 
 type Status struct {
@@ -101,9 +103,9 @@ type Status struct {
 	Adapter            string
 	ObservedGeneration int32
 	ObservedTime       time.Time
-	Conditions         json.RawMessage
-	Data               json.RawMessage
-	Metadata           json.RawMessage
+	Conditions         []openapi.AdapterCondition
+	Data               *map[string]any
+	Metadata           *map[string]any
 	ConfigVersion      string
 	FrameworkVersion   string
 	CreatedTime        time.Time

@@ -14,7 +14,7 @@ select h.drawn::bigint as drawn, h.horizon::bigint as horizon, feed.epoch from c
 select seq, kind, resource_id, owner_id, generation, operation from changes
 where seq > sqlc.arg(after_seq)::bigint and seq <= sqlc.arg(up_to_seq)::bigint
   and (sqlc.arg(of_kind)::text = '' or kind = sqlc.arg(of_kind)::text)
-  and tenancy @> sqlc.arg(of_tenancy)::jsonb
+  and tenancy @> sqlc.arg(of_tenancy)
 order by seq limit sqlc.arg(at_most)::integer;
 
 -- name: FeedFloor :one

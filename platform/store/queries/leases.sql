@@ -6,10 +6,10 @@ insert into leases (name, holder, expires_at)
 values (@name, @holder, clock_timestamp() + make_interval(secs => @ttl_seconds::double precision))
 on conflict (name) do update set holder = excluded.holder, expires_at = excluded.expires_at
 where leases.holder = excluded.holder or leases.expires_at <= clock_timestamp()
-returning name, holder, extract(epoch from expires_at - clock_timestamp())::double precision as expires_in;
+returning extract(epoch from expires_at - clock_timestamp())::double precision as expires_in_seconds, holder, name;
 
 -- name: GetLease :one
-select name, holder, extract(epoch from expires_at - clock_timestamp())::double precision as expires_in
+select extract(epoch from expires_at - clock_timestamp())::double precision as expires_in_seconds, holder, name
 from leases where name = $1 and expires_at > clock_timestamp();
 
 -- name: ReleaseLease :execrows

@@ -31,22 +31,12 @@ update resources set conditions = $2, reported = '{}' where id = $1;
 -- name: SetReported :exec
 update resources set reported = $2 where id = $1;
 
--- name: RemoveResources :execrows
+-- name: RemoveResources :exec
 delete from resources where id = any (@ids::uuid[]);
 
 -- name: Children :many
 select * from resource_rows
-where owner_id = sqlc.arg(owner_id)::uuid and (@with_deleted::boolean or deleted_time is null)
-order by kind collate "C", created_time, id;
-
--- name: Subtree :many
-with recursive below (below_id, depth) as (
-    select resources.id, 0 from resources where resources.id = @root::uuid
-    union all
-    select r.id, below.depth + 1 from resources r join below on r.owner_id = below.below_id
-)
-select sqlc.embed(resource_rows) from resource_rows join below on below.below_id = resource_rows.id
-order by below.depth, resource_rows.created_time, resource_rows.id;
+where owner_id = @owner_id::uuid order by kind collate "C", created_time, id;
 
 -- name: ClearReferences :exec
 delete from resource_references where source_id = $1;
@@ -55,12 +45,9 @@ delete from resource_references where source_id = $1;
 insert into resource_references (source_id, ref_type, target_id, target_kind, place) values ($1, $2, $3, $4, $5);
 
 -- name: InboundReferences :many
-select f.source_id, r.kind as source_kind, f.ref_type, (r.deleted_time is not null)::boolean as source_deleting
+select f.source_id, r.kind as source_kind, f.ref_type as type, (r.deleted_time is not null)::boolean as source_deleting
 from resource_references f join resources r on r.id = f.source_id
-where f.target_id = $1 order by f.source_id, f.ref_type;
-
--- name: ClearInboundReferences :execrows
-delete from resource_references where target_id = any (@ids::uuid[]);
+where f.target_id = any (@ids::uuid[]) order by f.source_id, f.ref_type;
 
 -- name: Pending :many
 with waiting as (
@@ -68,7 +55,7 @@ with waiting as (
            greatest((conditions -> 'Reconciled' ->> 'last_transition_time')::timestamptz, deleted_time) as since
     from resources where conditions @> '{"Reconciled": {"status": "False"}}'
 )
-select kind, deleting, count(*) as pending,
-       (count(*) filter (where since < @stuck_before::timestamptz)) as stuck,
-       coalesce(min(since), @stuck_before)::timestamptz as oldest
+select kind, deleting, count(*) as count, (count(*) filter (where since < sqlc.arg(stuck_before)::timestamptz)) as stuck,
+       coalesce(extract(epoch from (sqlc.arg(now)::timestamptz - min(since) filter (where since < sqlc.arg(stuck_before)))), 0)::double precision
+           as longest_seconds
 from waiting group by kind, deleting order by kind collate "C", deleting;

@@ -39,32 +39,32 @@ func TestPropertyDialThatEnds(t *testing.T) {
 		says   string
 		not    string
 	}{
-		"no certificate":             {"amqps", nil, over(secured, closes), "b.cert_file: it is not given", "does not take"},
-		"one that is refused":        {"amqps", stranger, over(secured, closes), "b.cert_file: the server does not take " + stranger.File, "not given"},
-		"no certificate, TLS 1.2":    {"amqps", nil, over(older, closes), "b.cert_file: it is not given", "does not take"},
-		"an end in the handshake":    {"amqps", nil, closes, "b.cert_file: it is not given, and the server may ask for it, or is ending", ""},
-		"an end after it":            {"amqps", nil, over(open, closes), "b.cert_file: it is not given, and the server may ask for it, or is ending", ""},
-		"a reset in the handshake":   {"amqps", stranger, heard(resets), "b.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
-		"a reset after it":           {"amqps", stranger, over(open, resets), "b.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
+		"no certificate":             {"amqps", nil, over(secured, closes), "broker.rabbitmq.cert_file: it is not given", "does not take"},
+		"one that is refused":        {"amqps", stranger, over(secured, closes), "broker.rabbitmq.cert_file: the server does not take " + stranger.File, "not given"},
+		"no certificate, TLS 1.2":    {"amqps", nil, over(older, closes), "broker.rabbitmq.cert_file: it is not given", "does not take"},
+		"an end in the handshake":    {"amqps", nil, closes, "broker.rabbitmq.cert_file: it is not given, and the server may ask for it, or is ending", ""},
+		"an end after it":            {"amqps", nil, over(open, closes), "broker.rabbitmq.cert_file: it is not given, and the server may ask for it, or is ending", ""},
+		"a reset in the handshake":   {"amqps", stranger, heard(resets), "broker.rabbitmq.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
+		"a reset after it":           {"amqps", stranger, over(open, resets), "broker.rabbitmq.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
 		"an end after words of AMQP": {"amqps", nil, over(open, speaks), "", "cert_file"},
 		"no TLS":                     {"amqp", nil, closes, "", "cert_file"},
 		"a reset without TLS":        {"amqp", nil, resets, "", "cert_file"},
-		"no TLS on the other side":   {"amqps", nil, speaks, "b.url: the server does not speak TLS there", "cert_file"},
+		"no TLS on the other side":   {"amqps", nil, speaks, "broker.rabbitmq.url: the server does not speak TLS there", "cert_file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			how := access{field: "b", url: row.scheme + "://" + listen(t, row.serve)}
+			how := access{URL: row.scheme + "://" + listen(t, row.serve)}
 			if row.scheme == "amqps" {
-				how.caFile = ca.File
+				how.CAFile = ca.File
 			}
 
 			if row.own != nil {
-				how.certFile, how.keyFile = row.own.File, row.own.KeyFile
+				how.CertFile, how.KeyFile = row.own.File, row.own.KeyFile
 			}
 
 			for range dials {
-				_, err := (&rabbitLink{access: how}).dial()
+				_, err := how.dial()
 				if err == nil {
 					t.Fatal("it is connected")
 				}
@@ -147,10 +147,10 @@ func TestQueryOfTheURL(t *testing.T) {
 		"": "mq.example.com", "?server_name_indication=rabbit": "rabbit",
 		"?cacertfile=/ca.pem": "", "?certfile=/c.pem&keyfile=/k.pem": "",
 	} {
-		_, secured, err := access{field: "b"}.rabbit("amqps://mq.example.com/" + query)
+		_, secured, err := access{URL: "amqps://mq.example.com/" + query}.server()
 
 		switch {
-		case want == "" && (err == nil || !strings.Contains(err.Error(), "b.url: its query names files")):
+		case want == "" && (err == nil || !strings.Contains(err.Error(), "broker.rabbitmq.url: its query names files")):
 			t.Errorf("%s: %v", query, err)
 		case want != "" && (err != nil || secured.ServerName != want):
 			t.Errorf("%s: %+v, %v", query, secured, err)
