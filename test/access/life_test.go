@@ -110,7 +110,7 @@ func newLife(t *testing.T, folder, url string, config *rest.Config, lacks grant)
 	logger := slog.New(slog.NewTextHandler(l.log, nil))
 	l.connect(kubernetes.Options{Config: config, Adapter: l.adapter, Log: logger}, loaded.Resources[0].Transport)
 
-	l.pipeline, err = pipeline.Assemble(pipeline.Parts{
+	l.pipeline, err = pipeline.New(pipeline.Options{
 		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: keys, FrameworkVersion: "1.2.3", Clock: l.clock, Log: logger,
 	})
 	l.must(err)

@@ -212,7 +212,7 @@ func runAdapter(
 		return err
 	}
 
-	handle, err := pipeline.Assemble(pipeline.Parts{
+	handle, err := pipeline.New(pipeline.Options{
 		Deployment: deployment, Task: loaded, Clients: clients, Keys: keys, FrameworkVersion: info.Version,
 		Env: environment(deployment), Calls: calls, Log: logger,
 	})

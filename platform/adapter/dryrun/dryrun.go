@@ -91,7 +91,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	objects := newCluster(discovery, options.Clock)
 
-	handle, err := pipeline.Assemble(pipeline.Parts{
+	handle, err := pipeline.New(pipeline.Options{
 		Deployment: &deployment, Task: options.Task, FrameworkVersion: options.Version, Env: options.Env,
 		Clients:   map[string]transport.Client{transport.Kubernetes: objects, transport.Maestro: objects},
 		Transport: api, Values: true, Clock: still{now: options.Clock}, Log: options.Log,

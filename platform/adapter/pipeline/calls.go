@@ -73,7 +73,7 @@ func (r *run) call(ctx context.Context, call *task.APICall) (httpcall.Request, *
 		trace.URL = call.URL.String()
 	}
 
-	response, err := r.p.HTTP.Do(ctx, request)
+	response, err := r.p.http.Do(ctx, request)
 	if err == nil {
 		trace.Status = response.Status
 
@@ -94,7 +94,7 @@ func (r *run) call(ctx context.Context, call *task.APICall) (httpcall.Request, *
 
 // ask has the API say what is true of the event's own resource now.
 func (r *run) ask(ctx context.Context) error {
-	resource, err := r.p.API.Get(ctx, r.about.id)
+	resource, err := r.p.api.Get(ctx, r.about.id)
 
 	switch {
 	case errors.Is(err, client.ErrNotFound):

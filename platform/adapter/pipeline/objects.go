@@ -6,7 +6,6 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +37,10 @@ func (r *run) resources(ctx context.Context) {
 
 	r.vars["adapter"] = r.adapter()
 
-	result, err := r.p.Resources(ctx, Work{
-		ResourceID: r.about.id, Generation: r.about.generation, Deleting: r.deleting, Vars: maps.Clone(r.vars),
+	result, err := r.p.resources(ctx, resources.Input{
+		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
+		ResourceID: r.about.id, Generation: r.about.generation, Deleting: r.deleting,
+		Seen: r.p.seen, Clock: r.p.Clock, Log: r.p.Log,
 	})
 	r.result.Resources = result
 	r.trace(result)
@@ -165,7 +166,7 @@ func stale(result resources.Result) bool {
 // preconditions alone.
 func (r *run) adapter() map[string]any {
 	out := map[string]any{
-		"name": r.p.Identity.Name, "version": r.p.Identity.Version, "frameworkVersion": r.p.FrameworkVersion,
+		"name": r.p.Deployment.Adapter.Name, "version": r.p.Deployment.Adapter.Version, "frameworkVersion": r.p.FrameworkVersion,
 		"executionStatus": "success", "resourcesSkipped": r.skipped != "", "skipReason": r.skipped,
 		"errorReason": "", "errorMessage": "", "executionError": nil,
 		"resourceErrors": map[string]any{}, "resourceOutcomes": map[string]any{},

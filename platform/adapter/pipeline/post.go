@@ -176,7 +176,7 @@ func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) b
 	}
 
 	if json.Unmarshal([]byte(request.Body), &report) != nil ||
-		report.Adapter != r.p.Identity.Name || report.Generation != r.about.generation {
+		report.Adapter != r.p.Deployment.Adapter.Name || report.Generation != r.about.generation {
 		return false
 	}
 

@@ -195,7 +195,7 @@ func newWorld(t testing.TB, namespace string) *world {
 		<-ended
 	})
 
-	made, err := pipeline.Assemble(pipeline.Parts{
+	made, err := pipeline.New(pipeline.Options{
 		Deployment: &w.deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: cluster},
 		Keys: keys, FrameworkVersion: "1.2.3", Clock: instant{}, Log: logger,
 	})
