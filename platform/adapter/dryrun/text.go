@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
 // Text writes the report for people. With verbose also what was sent and what is on the
@@ -150,7 +151,7 @@ func other(outcome string) string {
 	return outcome
 }
 
-func (t *writer) gate(indent string, gate *pipeline.GateTrace) {
+func (t *writer) gate(indent string, gate *resources.Gate) {
 	if gate == nil {
 		return
 	}
@@ -168,7 +169,7 @@ func reads(inputs []string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-func (t *writer) resources(all []pipeline.ResourceTrace) {
+func (t *writer) resources(all []resources.Outcome) {
 	if len(all) == 0 {
 		return
 	}
@@ -177,7 +178,7 @@ func (t *writer) resources(all []pipeline.ResourceTrace) {
 
 	for i := range all {
 		entry := &all[i]
-		t.linef("  %-28s %s: %s", entry.Name, operation(entry), entry.Reason)
+		t.linef("  %-28s %s: %s", entry.Resource, operation(entry), entry.Reason)
 
 		if entry.Object != "" {
 			t.linef("    object: %s", entry.Object)
@@ -232,16 +233,16 @@ func (t *writer) passedOver(all []string) {
 // isPatch tells the gates of patches, and the question about all of them.
 func isPatch(text string) bool { return strings.Contains(text, "lifecycle.patch[") }
 
-func operation(entry *pipeline.ResourceTrace) string {
-	if entry.Operation == "none" || entry.Operation == "" {
-		return entry.Outcome
+func operation(entry *resources.Outcome) string {
+	if entry.Operation == resources.None || entry.Operation == "" {
+		return string(entry.Outcome)
 	}
 
 	if entry.Error != "" {
-		return entry.Operation + " failed"
+		return string(entry.Operation) + " failed"
 	}
 
-	return entry.Operation
+	return string(entry.Operation)
 }
 
 func (t *writer) post(trace *pipeline.Trace, verbose bool) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
@@ -69,8 +70,8 @@ func (r *run) payloads(ctx context.Context) (skipped []string, ok bool) {
 
 func (r *run) payload(ctx context.Context, payload *task.Payload, trace *PayloadTrace) (bool, string, error) {
 	if payload.When != nil {
-		holds, gate, err := r.gate(ctx, "when", payload.When)
-		trace.Gate = gate
+		holds, gate, err := resources.Ask(ctx, "when", payload.When, r.vars)
+		trace.Gate = &gate
 
 		if err != nil || !holds {
 			return false, "", err
@@ -127,8 +128,8 @@ func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string
 	}
 
 	if action.When != nil {
-		holds, gate, err := r.gate(ctx, "when", action.When)
-		trace.Gate = gate
+		holds, gate, err := resources.Ask(ctx, "when", action.When, r.vars)
+		trace.Gate = &gate
 
 		if err != nil || !holds {
 			return false, err

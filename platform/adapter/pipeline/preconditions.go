@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
@@ -87,8 +87,8 @@ func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *P
 	}
 
 	if one.Expression != nil {
-		holds, gate, err := r.gate(ctx, "expression", one.Expression)
-		trace.Gate = gate
+		holds, gate, err := resources.Ask(ctx, "expression", one.Expression, r.vars)
+		trace.Gate = &gate
 
 		if err != nil {
 			return false, err
@@ -148,22 +148,6 @@ func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, t
 // hard errors are no sign of a value that is not there.
 func hard(err error) bool {
 	return mayPass(err) || errors.Is(err, cel.ErrCost) || errors.Is(err, cel.ErrTime)
-}
-
-// gate evaluates an expression that decides something.
-func (r *run) gate(ctx context.Context, name string, expression *cel.Program) (bool, *GateTrace, error) {
-	trace := &GateTrace{Gate: name, Expression: expression.String(), Inputs: expression.Variables()}
-
-	holds, err := expression.Bool(ctx, r.vars)
-	if err != nil {
-		trace.Value, trace.Error = "error", err.Error()
-
-		return false, trace, fmt.Errorf("%s: %w", name, err)
-	}
-
-	trace.Value = strconv.FormatBool(holds)
-
-	return holds, trace, nil
 }
 
 // say writes a line of the task file's own. One that can't be rendered is said so: a line

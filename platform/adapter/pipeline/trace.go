@@ -3,6 +3,8 @@
 
 package pipeline
 
+import "github.com/hyperfleet/hyperfleet/platform/adapter/resources"
+
 // Trace is what was done with one event, and why: every decision with the expression
 // behind it. Values are in it only where Options.Values asks for them; they may be
 // secrets.
@@ -10,7 +12,7 @@ type Trace struct {
 	Event         EventTrace          `json:"event"`
 	Params        []ParamTrace        `json:"params,omitempty"`
 	Preconditions []PreconditionTrace `json:"preconditions,omitempty"`
-	Resources     []ResourceTrace     `json:"resources,omitempty"`
+	Resources     []resources.Outcome `json:"resources,omitempty"`
 	Payloads      []PayloadTrace      `json:"payloads,omitempty"`
 	Actions       []ActionTrace       `json:"actions,omitempty"`
 	// Report is what the framework itself reported; nil if it had no cause to.
@@ -73,7 +75,7 @@ type PreconditionTrace struct {
 	Call       *CallTrace       `json:"call,omitempty"`
 	Captured   []ParamTrace     `json:"captured,omitempty"`
 	Conditions []ConditionTrace `json:"conditions,omitempty"`
-	Gate       *GateTrace       `json:"expression,omitempty"`
+	Gate       *resources.Gate  `json:"expression,omitempty"`
 	Error      string           `json:"error,omitempty"`
 }
 
@@ -86,62 +88,23 @@ type ConditionTrace struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// GateTrace is one expression that decided something.
-type GateTrace struct {
-	// Gate names it: when, lifecycle.delete.when.
-	Gate       string `json:"gate"`
-	Expression string `json:"expression"`
-	// Value is true, false or error.
-	Value string `json:"value"`
-	// Inputs are the variables that the expression reads.
-	Inputs []string `json:"inputs,omitempty"`
-	Error  string   `json:"error,omitempty"`
-}
-
-// ResourceTrace is one entry of resources.
-type ResourceTrace struct {
-	Name string `json:"name"`
-	// Outcome is act, skip or fail.
-	Outcome string `json:"outcome"`
-	// Operation is what was done, or tried: create, apply, patch, recreate, delete,
-	// detach, none.
-	Operation string `json:"operation"`
-	Reason    string `json:"reason"`
-	Message   string `json:"message,omitempty"`
-	Object    string `json:"object,omitempty"`
-	// Pending: a deletion was asked for and is not done.
-	Pending bool     `json:"pending,omitempty"`
-	Pruned  []string `json:"pruned,omitempty"`
-	// Path are the questions on the way to the decision, with their answers.
-	Path []StepTrace `json:"path,omitempty"`
-	// Gates are the entry's expressions that were evaluated.
-	Gates []GateTrace `json:"gates,omitempty"`
-	Error string      `json:"error,omitempty"`
-}
-
-// StepTrace is one question of the decision tree (platform/adapter/gates).
-type StepTrace struct {
-	Question string `json:"question"`
-	Answer   string `json:"answer"`
-}
-
 // PayloadTrace is one payload.
 type PayloadTrace struct {
-	Name    string     `json:"name"`
-	Outcome string     `json:"outcome"`
-	Gate    *GateTrace `json:"when,omitempty"`
-	Value   any        `json:"value,omitempty"`
-	Error   string     `json:"error,omitempty"`
+	Name    string          `json:"name"`
+	Outcome string          `json:"outcome"`
+	Gate    *resources.Gate `json:"when,omitempty"`
+	Value   any             `json:"value,omitempty"`
+	Error   string          `json:"error,omitempty"`
 }
 
 // ActionTrace is one post action.
 type ActionTrace struct {
-	Name    string     `json:"name"`
-	Outcome string     `json:"outcome"`
-	Gate    *GateTrace `json:"when,omitempty"`
-	Call    *CallTrace `json:"call,omitempty"`
-	Reason  string     `json:"reason,omitempty"`
-	Error   string     `json:"error,omitempty"`
+	Name    string          `json:"name"`
+	Outcome string          `json:"outcome"`
+	Gate    *resources.Gate `json:"when,omitempty"`
+	Call    *CallTrace      `json:"call,omitempty"`
+	Reason  string          `json:"reason,omitempty"`
+	Error   string          `json:"error,omitempty"`
 }
 
 // ReportTrace is the framework's own report.

@@ -22,41 +22,29 @@ const maxTries = 3
 func (r *run) handle(ctx context.Context, i int) {
 	e, out := r.entries[i], &r.result.Outcomes[i]
 
-	for try := 1; ; {
-		decision, reasons := r.decide(ctx, e)
-		*out = Outcome{Resource: e.Name, Operation: None, Reason: string(decision.Reason), Decision: decision}
+	var decision gates.Decision
 
-		r.explain(e, out, reasons)
+	for tries := 0; ; {
+		decision = r.decide(ctx, e, out)
 
-		acts := decision.Outcome == gates.Act
-		if !acts && (e.live || out.Err == nil && !out.Pending) {
+		if decision.Outcome != gates.Act && (e.live || out.Err == nil && !out.Pending) {
 			break
 		}
 
 		// Decided on what a cache had; what is written is decided on what is there. So is
 		// what has failed, and whether a deletion still is not done: caches learn of late.
-		if !e.live {
-			if err := r.discover(ctx, e, transport.Live); err != nil {
-				out.fail(ReasonDiscovery, err)
-
+		if e.live {
+			err := r.act(ctx, e, decision, out)
+			if err == nil {
 				break
 			}
 
-			continue
+			if tries++; !changed(err) || tries == maxTries {
+				out.fail(errclass.Reason(err, string(decision.Reason)), err)
+
+				break
+			}
 		}
-
-		err := r.act(ctx, e, decision, out)
-		if err == nil {
-			break
-		}
-
-		if !changed(err) || try == maxTries {
-			out.fail(errclass.Reason(err, string(decision.Reason)), err)
-
-			break
-		}
-
-		try++
 
 		if err := r.discover(ctx, e, transport.Live); err != nil {
 			out.fail(ReasonDiscovery, err)
@@ -69,12 +57,12 @@ func (r *run) handle(ctx context.Context, i int) {
 		r.renew(ctx, e)
 	}
 
-	r.finish(ctx, e, out)
+	r.finish(ctx, e, decision, out)
 }
 
 // finish prunes, and says which object it was about.
-func (r *run) finish(ctx context.Context, e *entry, out *Outcome) {
-	if out.Err == nil && out.Decision.Has(gates.Prune) && !r.stale {
+func (r *run) finish(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) {
+	if out.Err == nil && decision.Has(gates.Prune) && !r.stale {
 		if err := r.prune(ctx, e, out); err != nil {
 			out.fail(errclass.Reason(err, string(gates.Prune)), err)
 		}
@@ -113,55 +101,61 @@ func changed(err error) bool {
 		errors.Is(err, transport.ErrNotFound) && !errors.Is(err, transport.ErrNoKind)
 }
 
-// reasons are why gates failed, by the question of the tree.
-type reasons map[string]error
+// decide asks the gates and the tree, and writes down what they say.
+func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision {
+	asked, failed := map[string][]Gate{}, map[string]error{}
 
-// decide asks the gates and the tree.
-func (r *run) decide(ctx context.Context, e *entry) (gates.Decision, reasons) {
-	why := reasons{}
-
-	gate := func(question string, program *cel.Program) gates.Value {
+	ask := func(question, name string, program *cel.Program) gates.Value {
 		if program == nil {
 			return gates.Unset
 		}
 
-		yes, err := program.Bool(ctx, r.vars)
-		if err != nil {
-			why[question] = errors.Join(why[question], err)
-		}
+		yes, gate, err := Ask(ctx, name, program, r.vars)
+		asked[question] = append(asked[question], gate)
+		failed[question] = errors.Join(failed[question], err)
 
 		return gates.Of(yes, err)
 	}
+	gate := func(name string, program *cel.Program) gates.Value { return ask(name, name, program) }
 
 	state := gates.State{
 		Found: e.found.state, DeleteEvent: r.in.Deleting, Retain: e.Retention != nil, PatchOnly: e.Manifest == nil,
 		Detach: gate("lifecycle.detach.when", e.Detach), Delete: gate("lifecycle.delete.when", e.Delete),
-		When: gate("when", e.When), Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
+		When: gates.False, Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
 	}
 
-	for _, patch := range e.Patches {
-		state.Patch = append(state.Patch, gate("any of lifecycle.patch[].when", patch.When))
+	if !r.failed && !r.stale {
+		state.When = gate("when", e.When)
+	}
+
+	for i, patch := range e.Patches {
+		name := fmt.Sprintf("lifecycle.patch[%d].when", i)
+		state.Patch = append(state.Patch, ask("any of lifecycle.patch[].when", name, patch.When))
 	}
 
 	if e.found.current != nil {
 		state.Generation = gates.Compare(generationOf(e.found.current), r.in.Generation)
 	}
 
-	if r.failed || r.stale {
-		state.When = gates.False
+	decision := gates.Decide(state)
+	*out = Outcome{
+		Resource: e.Name, Outcome: decision.Outcome, Operation: None, Reason: string(decision.Reason), Path: decision.Path,
 	}
 
-	return gates.Decide(state), why
+	for _, step := range decision.Path {
+		out.Gates = append(out.Gates, asked[step.Question]...)
+	}
+
+	r.explain(e, decision, failed[decision.Path[len(decision.Path)-1].Question], out)
+
+	return decision
 }
 
-// explain adds words to a decision that writes nothing.
-func (r *run) explain(e *entry, out *Outcome, why reasons) {
-	decision := out.Decision
-
+// explain adds words to a decision that writes nothing; why is the error of the last gate.
+func (r *run) explain(e *entry, decision gates.Decision, why error, out *Outcome) {
 	switch {
 	case decision.Reason == gates.ReasonGate:
-		question := decision.Path[len(decision.Path)-1].Question
-		out.fail(string(gates.ReasonGate), permanent(string(gates.ReasonGate), "evaluate %s: %w", question, why[question]))
+		out.fail(string(gates.ReasonGate), permanent(string(gates.ReasonGate), "evaluate %w", why))
 	case decision.Outcome == gates.Fail:
 		out.fail(string(decision.Reason), r.notManaged(e))
 	case decision.Reason == gates.ReasonWhen && r.stale:
@@ -181,11 +175,6 @@ func (r *run) notManaged(e *entry) error {
 		"%s is there and not managed: %s; it is left alone. To hand it over, delete it "+
 			"(kubectl delete --cascade=orphan leaves what it owns): the adapter then makes its own; else rename one of the two",
 		transport.RefTo(e.found.current, e.target), e.found.why)
-}
-
-// fail makes the outcome a failure.
-func (o *Outcome) fail(reason string, err error) {
-	o.Reason, o.Err, o.Message = reason, err, err.Error()
 }
 
 // act does what was decided, bound to what was found.
