@@ -10,11 +10,11 @@ import "github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 // secrets.
 type Trace struct {
 	Event         EventTrace          `json:"event"`
-	Params        []ParamTrace        `json:"params,omitempty"`
-	Preconditions []PreconditionTrace `json:"preconditions,omitempty"`
+	Params        []Step              `json:"params,omitempty"`
+	Preconditions []Step              `json:"preconditions,omitempty"`
 	Resources     []resources.Outcome `json:"resources,omitempty"`
-	Payloads      []PayloadTrace      `json:"payloads,omitempty"`
-	Actions       []ActionTrace       `json:"actions,omitempty"`
+	Payloads      []Step              `json:"payloads,omitempty"`
+	Actions       []Step              `json:"actions,omitempty"`
 	// Report is what the framework itself reported; nil if it had no cause to.
 	Report *ReportTrace `json:"report,omitempty"`
 	Result ResultTrace  `json:"result"`
@@ -50,61 +50,40 @@ const (
 	StepNotReached = "not reached"
 )
 
-// ParamTrace is one param.
-type ParamTrace struct {
-	Name    string     `json:"name"`
-	Source  string     `json:"source,omitempty"`
-	Outcome string     `json:"outcome"`
-	Value   any        `json:"value,omitempty"`
-	Call    *CallTrace `json:"call,omitempty"`
-	Error   string     `json:"error,omitempty"`
+// Step is what became of a param, a captured value, a precondition, a payload or an action.
+type Step struct {
+	Name string `json:"name"`
+	// Source is where a value comes from.
+	Source  string `json:"source,omitempty"`
+	Outcome string `json:"outcome"`
+	// When is the gate of a payload or an action.
+	When  *resources.Gate `json:"when,omitempty"`
+	Value any             `json:"value,omitempty"`
+	Call  *Call           `json:"call,omitempty"`
+	// Captured, Conditions and Expression are those of a precondition.
+	Captured   []Step          `json:"captured,omitempty"`
+	Conditions []Compared      `json:"conditions,omitempty"`
+	Expression *resources.Gate `json:"expression,omitempty"`
+	// Reason why an action was skipped, where that is not its gate.
+	Reason string `json:"reason,omitempty"`
+	Error  string `json:"error,omitempty"`
 }
 
-// CallTrace is one call of the task file, however often it was tried.
-type CallTrace struct {
+// Call is one call of the task file, however often it was tried.
+type Call struct {
 	Method string `json:"method"`
 	URL    string `json:"url,omitempty"`
 	// Status of the answer; 0 if there was none.
 	Status int `json:"status"`
 }
 
-// PreconditionTrace is one precondition.
-type PreconditionTrace struct {
-	Name       string           `json:"name"`
-	Outcome    string           `json:"outcome"`
-	Call       *CallTrace       `json:"call,omitempty"`
-	Captured   []ParamTrace     `json:"captured,omitempty"`
-	Conditions []ConditionTrace `json:"conditions,omitempty"`
-	Gate       *resources.Gate  `json:"expression,omitempty"`
-	Error      string           `json:"error,omitempty"`
-}
-
-// ConditionTrace is one condition of a precondition.
-type ConditionTrace struct {
+// Compared is one condition of a precondition.
+type Compared struct {
 	Field    string `json:"field"`
 	Operator string `json:"operator"`
 	Met      bool   `json:"met"`
 	Value    any    `json:"value,omitempty"`
 	Error    string `json:"error,omitempty"`
-}
-
-// PayloadTrace is one payload.
-type PayloadTrace struct {
-	Name    string          `json:"name"`
-	Outcome string          `json:"outcome"`
-	Gate    *resources.Gate `json:"when,omitempty"`
-	Value   any             `json:"value,omitempty"`
-	Error   string          `json:"error,omitempty"`
-}
-
-// ActionTrace is one post action.
-type ActionTrace struct {
-	Name    string          `json:"name"`
-	Outcome string          `json:"outcome"`
-	Gate    *resources.Gate `json:"when,omitempty"`
-	Call    *CallTrace      `json:"call,omitempty"`
-	Reason  string          `json:"reason,omitempty"`
-	Error   string          `json:"error,omitempty"`
 }
 
 // ReportTrace is the framework's own report.
