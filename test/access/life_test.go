@@ -305,8 +305,8 @@ func (l *life) cached(id string, refs ...transport.Ref) bool {
 	return l.look("the watches have the objects", id, func() string {
 		for _, ref := range refs {
 			for _, to := range l.clients {
-				object, err := to.Get(l.t.Context(), ref, transport.Cached)
-				if err != nil || object.GetManagedFields() != nil {
+				found, err := to.Find(l.t.Context(), transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Cached)
+				if err != nil || len(found) != 1 || found[0].GetManagedFields() != nil {
 					return fmt.Sprintf("%s is read live, %v", ref, err)
 				}
 			}

@@ -69,7 +69,7 @@ func (r *run) finish(ctx context.Context, e *entry, decision gates.Decision, out
 	}
 
 	if e.found.current != nil {
-		out.Object = transport.RefTo(e.found.current, e.target).String()
+		out.Object = transport.RefTo(e.found.current).String()
 	}
 
 	if out.Err != nil && out.Operation != Deleted && out.Operation != Detached {
@@ -174,7 +174,7 @@ func (r *run) notManaged(e *entry) error {
 	return permanent(string(gates.ReasonNotManaged),
 		"%s is there and not managed: %s; it is left alone. To hand it over, delete it "+
 			"(kubectl delete --cascade=orphan leaves what it owns): the adapter then makes its own; else rename one of the two",
-		transport.RefTo(e.found.current, e.target), e.found.why)
+		transport.RefTo(e.found.current), e.found.why)
 }
 
 // act does what was decided, bound to what was found.

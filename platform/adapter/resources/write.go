@@ -41,7 +41,7 @@ func (r *run) change(ctx context.Context, e *entry, live, object *unstructured.U
 
 	out.Operation = Applied
 
-	applied, err := e.client.Apply(ctx, e.target, live, object)
+	applied, err := e.client.Apply(ctx, live, object)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (r *run) upToDate(live, object *unstructured.Unstructured, out *Outcome) (b
 func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, as Operation) error {
 	out.Operation = as
 
-	made, err := e.client.Create(ctx, e.target, object)
+	made, err := e.client.Create(ctx, object)
 	if errors.Is(err, transport.ErrExists) {
 		return r.inTheWay(ctx, e, object, out, err)
 	}
@@ -97,15 +97,19 @@ func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstruc
 // inTheWay looks at an object that discovery has not found and that has the manifest's
 // name.
 func (r *run) inTheWay(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, exists error) error {
-	ref := transport.RefTo(object, e.target)
-	ref.UID, ref.ResourceVersion = "", ""
+	ref := transport.RefTo(object)
 
-	live, err := e.client.Get(ctx, ref, transport.Live)
+	there, err := e.client.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
 	if err != nil {
 		return err
 	}
 
-	standing, why := r.in.Stamper.Standing(live, e.gvk.GroupKind(), r.in.ResourceID)
+	if len(there) == 0 {
+		return exists // and has gone since
+	}
+
+	live := there[0]
+	standing, why := r.in.Stamper.Standing(live, e.query.GVK.GroupKind(), r.in.ResourceID)
 	among := slices.ContainsFunc(e.found.versions, func(o *unstructured.Unstructured) bool { return o.GetUID() == live.GetUID() })
 
 	switch {
@@ -116,7 +120,7 @@ func (r *run) inTheWay(ctx context.Context, e *entry, object *unstructured.Unstr
 		out.Pending, out.Reason = true, string(gates.ReasonDeletionPending)
 
 		return nil
-	case standing == stamp.Managed && e.name == "":
+	case standing == stamp.Managed && e.query.Name == "":
 		// Somebody has changed the labels it is found by.
 		return r.change(ctx, e, live, object, out)
 	case standing == stamp.Managed:
@@ -169,7 +173,7 @@ func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out 
 
 		out.Operation = Patched
 
-		patched, err := e.client.Patch(ctx, transport.RefTo(e.found.current, e.target), document)
+		patched, err := e.client.Patch(ctx, transport.RefTo(e.found.current), document)
 		if err != nil {
 			return err
 		}
@@ -197,7 +201,7 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 		return r.create(ctx, e, object, out, Recreate)
 	}
 
-	if err := e.client.Delete(ctx, transport.RefTo(e.found.current, e.target), metav1.DeletePropagationBackground); err != nil {
+	if err := e.client.Delete(ctx, transport.RefTo(e.found.current), metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
 
@@ -218,11 +222,6 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Deleted
 
-	propagation, err := transport.Propagation(e.PropagationPolicy)
-	if err != nil {
-		return permanent(ReasonManifest, "%w", err)
-	}
-
 	var errs []error
 
 	for _, version := range e.found.versions {
@@ -230,7 +229,7 @@ func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 			continue
 		}
 
-		err := e.client.Delete(ctx, transport.RefTo(version, e.target), propagation)
+		err := e.client.Delete(ctx, transport.RefTo(version), metav1.DeletionPropagation(e.PropagationPolicy))
 		if err != nil && !errors.Is(err, transport.ErrNotFound) {
 			errs = append(errs, err)
 		}
@@ -260,7 +259,7 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	)
 
 	for _, version := range e.found.versions {
-		freed, err := e.client.Patch(ctx, transport.RefTo(version, e.target), r.in.Stamper.Detachment())
+		freed, err := e.client.Patch(ctx, transport.RefTo(version), r.in.Stamper.Detachment())
 		if errors.Is(err, transport.ErrNotFound) {
 			continue
 		}
@@ -292,14 +291,14 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 // from working: the next event tries again.
 func (r *run) renew(ctx context.Context, e *entry) {
 	for _, version := range e.found.versions {
-		value, needed := r.in.Stamper.Renewed(version, e.gvk.GroupKind(), r.in.ResourceID)
+		value, needed := r.in.Stamper.Renewed(version, e.query.GVK.GroupKind(), r.in.ResourceID)
 		if !needed || version.GetDeletionTimestamp() != nil {
 			continue
 		}
 
 		document := map[string]any{"metadata": map[string]any{"annotations": map[string]any{adapter.AnnotationIdentity: value}}}
 
-		if _, err := e.client.Patch(ctx, transport.RefTo(version, e.target), document); err != nil && !changed(err) {
+		if _, err := e.client.Patch(ctx, transport.RefTo(version), document); err != nil && !changed(err) {
 			r.in.Log.WarnContext(ctx, "sign object anew", "name", e.Name, "error", err)
 		}
 	}
@@ -327,7 +326,7 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 	}
 
 	for _, version := range over {
-		err := e.client.Delete(ctx, transport.RefTo(version, e.target), metav1.DeletePropagationBackground)
+		err := e.client.Delete(ctx, transport.RefTo(version), metav1.DeletePropagationBackground)
 
 		switch {
 		case errors.Is(err, transport.ErrNotFound), errors.Is(err, transport.ErrConflict):

@@ -67,10 +67,7 @@ type Client struct {
 	cache   *store
 }
 
-var (
-	_ transport.Client = (*Client)(nil)
-	_ transport.Scoped = (*Client)(nil)
-)
+var _ transport.Client = (*Client)(nil)
 
 // Config reads how the cluster is reached: from the kubeconfig, else from the pod that
 // the program runs in.
@@ -153,13 +150,10 @@ func withDefaults(options Options) Options {
 func (c *Client) Run(ctx context.Context) error { return c.cache.run(ctx) }
 
 // Namespaced says whether objects of the kind live in namespaces.
-func (c *Client) Namespaced(gvk schema.GroupVersionKind) (bool, error) {
-	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		return false, transport.Error("look up", transport.Ref{GVK: gvk}, err)
-	}
+func (c *Client) Namespaced(gvk schema.GroupVersionKind) bool {
+	_, namespaced, _ := c.resource(gvk, "")
 
-	return mapping.Scope.Name() == meta.RESTScopeNameNamespace, nil
+	return namespaced
 }
 
 // resource gives the calls for a kind: those of the namespace, if it has any.

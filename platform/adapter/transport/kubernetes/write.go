@@ -24,10 +24,8 @@ import (
 )
 
 // Create makes the object.
-func (c *Client) Create(
-	ctx context.Context, target string, object *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
-	ref := transport.RefTo(object, target)
+func (c *Client) Create(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	ref := transport.RefTo(object)
 
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -48,8 +46,8 @@ func (c *Client) Create(
 // Apply is a server-side apply. Fields that other managers have set to other values are
 // taken over, and that is told: the object is the adapter's, and it could not wait for
 // somebody to resolve the conflict.
-func (c *Client) Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (transport.Applied, error) {
-	ref := transport.RefTo(live, target)
+func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
+	ref := transport.RefTo(live)
 	// The request is for the version that the manifest is written in.
 	ref.GVK = object.GroupVersionKind()
 
