@@ -81,11 +81,11 @@ func (r *run) call(ctx context.Context, call *task.APICall, step *Step) (httpcal
 
 	if status, ok := errors.AsType[*httpcall.StatusError](err); ok {
 		step.Call.Status = status.Status
-	}
 
-	if httpcall.Gone(err) {
-		// It may be another resource that the call was about.
-		err = errors.Join(err, r.ask(ctx))
+		if status.Gone {
+			// It may be another resource that the call was about.
+			err = errors.Join(err, r.ask(ctx))
+		}
 	}
 
 	return request, nil, err

@@ -66,7 +66,7 @@ func defaults() adapter.Deployment {
 		Clients: adapter.Clients{
 			HyperFleetAPI: adapter.HyperFleetAPI{
 				Version: "v1", Timeout: 10 * time.Second, RetryAttempts: 3, RetryBackoff: "exponential", BaseDelay: time.Second,
-				MaxDelay: 30 * time.Second, Auth: adapter.Auth{TokenCacheTTL: time.Minute},
+				MaxDelay: 30 * time.Second,
 			},
 			Kubernetes: adapter.Kubernetes{QPS: 100, Burst: 200},
 		},

@@ -32,7 +32,8 @@ type Client interface {
 	// apply has set and this one does not name is removed, those of others stay. Live is
 	// as a live read gave it. Errors: ErrConflict, ErrNotFound.
 	Apply(ctx context.Context, live, object *unstructured.Unstructured) (Applied, error)
-	// Patch applies a JSON merge patch (RFC 7396). Errors: ErrConflict, ErrNotFound.
+	// Patch applies a JSON merge patch (RFC 7396), which may be written to. Errors:
+	// ErrConflict, ErrNotFound.
 	Patch(ctx context.Context, ref Ref, document map[string]any) (*unstructured.Unstructured, error)
 	// Delete asks for the object's deletion, which may take its time. Errors:
 	// ErrConflict, ErrNotFound.
@@ -57,8 +58,7 @@ const (
 type Ref struct {
 	GVK             schema.GroupVersionKind
 	Namespace, Name string
-	// UID and ResourceVersion, if set, are of the only object and state that may be
-	// written to.
+	// UID and ResourceVersion are of the only object and state that may be written to.
 	UID             types.UID
 	ResourceVersion string
 }

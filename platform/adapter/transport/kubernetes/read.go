@@ -12,9 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -49,7 +46,12 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 	defer cancel()
 
 	if query.Name == "" {
-		return list(ctx, calls, query.Labels, about)
+		found, err := calls.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(query.Labels).String()})
+		if err != nil {
+			return nil, transport.Error("find", about, err)
+		}
+
+		return pointers(found), nil
 	}
 
 	object, err := calls.Get(ctx, query.Name, metav1.GetOptions{})
@@ -60,28 +62,11 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 	return []*unstructured.Unstructured{object}, transport.Error("find", about, err)
 }
 
-// list reads all pages.
-func list(
-	ctx context.Context, calls dynamic.ResourceInterface, wanted labels.Set, about transport.Ref,
-) ([]*unstructured.Unstructured, error) {
-	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return calls.List(ctx, options)
-	})
-
-	all, _, err := pages.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(wanted).String()})
-	if err != nil {
-		return nil, transport.Error("find", about, err)
+func pointers(list *unstructured.UnstructuredList) []*unstructured.Unstructured {
+	objects := make([]*unstructured.Unstructured, len(list.Items))
+	for i := range list.Items {
+		objects[i] = &list.Items[i]
 	}
 
-	var objects []*unstructured.Unstructured
-
-	err = meta.EachListItem(all, func(one runtime.Object) error {
-		if object, ok := one.(*unstructured.Unstructured); ok {
-			objects = append(objects, object)
-		}
-
-		return nil
-	})
-
-	return objects, err
+	return objects
 }

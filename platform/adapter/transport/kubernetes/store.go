@@ -156,10 +156,5 @@ func (s *store) find(ctx context.Context, query transport.Query) []*unstructured
 		return nil
 	}
 
-	objects := make([]*unstructured.Unstructured, len(list.Items))
-	for i := range list.Items {
-		objects[i] = &list.Items[i]
-	}
-
-	return objects
+	return pointers(list)
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -137,18 +136,8 @@ func (c *Client) takenOver(err error) (fields string, conflict bool) {
 
 // Patch applies a merge patch.
 func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	document = maps.Clone(document)
-
-	if metadata, ok := document["metadata"].(map[string]any); ok {
-		document["metadata"] = maps.Clone(metadata)
-	} else if _, there := document["metadata"]; there {
-		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: the document's metadata is no map", ref)
-	}
-
-	if ref.ResourceVersion != "" {
-		if err := unstructured.SetNestedField(document, ref.ResourceVersion, "metadata", "resourceVersion"); err != nil {
-			return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: %w", ref, err)
-		}
+	if err := unstructured.SetNestedField(document, ref.ResourceVersion, "metadata", "resourceVersion"); err != nil {
+		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: %w", ref, err)
 	}
 
 	body, err := json.Marshal(document)
@@ -184,17 +173,9 @@ func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation meta
 		return err
 	}
 
-	options := metav1.DeleteOptions{PropagationPolicy: &propagation}
-	if ref.UID != "" || ref.ResourceVersion != "" {
-		options.Preconditions = &metav1.Preconditions{}
-	}
-
-	if ref.UID != "" {
-		options.Preconditions.UID = &ref.UID
-	}
-
-	if ref.ResourceVersion != "" {
-		options.Preconditions.ResourceVersion = &ref.ResourceVersion
+	options := metav1.DeleteOptions{
+		PropagationPolicy: &propagation,
+		Preconditions:     &metav1.Preconditions{UID: &ref.UID, ResourceVersion: &ref.ResourceVersion},
 	}
 
 	return transport.Error("delete", ref, calls.Delete(ctx, ref.Name, options))
