@@ -77,159 +77,85 @@ func defaults() adapter.Deployment {
 	}
 }
 
+// checks are what is wrong with keys.
+type checks []error
+
+// want says what is wrong where something does not hold.
+func (c *checks) want(holds bool, key, format string, args ...any) {
+	if !holds {
+		*c = append(*c, strictyaml.ErrorAt(key, format, args...))
+	}
+}
+
+func (c *checks) oneOf(key, value string, words ...string) {
+	c.want(slices.Contains(words, value), key, "%q is none of %s", value, strings.Join(words, ", "))
+}
+
+func (c *checks) positive(key string, value time.Duration) {
+	c.want(value > 0, key, "want more than 0")
+}
+
+var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
+
 // validate checks the whole; errors name keys.
 func validate(d *adapter.Deployment) error {
-	var errs []error
-
-	fail := func(key, format string, args ...any) { errs = append(errs, strictyaml.ErrorAt(key, format, args...)) }
-
-	if problems := validation.IsDNS1123Label(d.Adapter.Name); len(problems) > 0 {
-		fail("adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, problems[0])
-	}
+	var c checks
 
 	api := &d.Clients.HyperFleetAPI
-	schemes := []string{"http", "https"}
-	if parsed, err := url.Parse(api.BaseURL); err != nil || parsed.Host == "" || !slices.Contains(schemes, parsed.Scheme) {
-		fail("clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
-	}
+	problems := validation.IsDNS1123Label(d.Adapter.Name)
+	base, err := url.Parse(api.BaseURL)
 
-	if api.RetryAttempts < 1 {
-		fail("clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
-	}
+	c.want(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
+	c.want(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
+		"clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
+	c.want(api.RetryAttempts >= 1, "clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
+	c.oneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
+	c.oneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
+	c.oneOf("log.format", d.Log.Format, "json", "text")
+	c.oneOf("log.output", d.Log.Output, "stdout", "stderr")
+	c.positive("clients.hyperfleet_api.timeout", api.Timeout)
+	c.positive("clients.hyperfleet_api.base_delay", api.BaseDelay)
+	c.positive("clients.hyperfleet_api.max_delay", api.MaxDelay)
+	c.positive("event_timeout", d.EventTimeout)
+	c.want(d.IdentityKeyFile != "", "identity_key_file", "is required")
+	c.events(d)
 
-	for _, word := range []struct {
-		key, value string
-		words      []string
-	}{
-		{"clients.hyperfleet_api.retry_backoff", api.RetryBackoff, []string{"exponential", "linear", "constant"}},
-		{"log.level", d.Log.Level, []string{"debug", "info", "warn", "error"}},
-		{"log.format", d.Log.Format, []string{"json", "text"}},
-		{"log.output", d.Log.Output, []string{"stdout", "stderr"}},
-	} {
-		if !slices.Contains(word.words, word.value) {
-			fail(word.key, "%q is none of %s", word.value, strings.Join(word.words, ", "))
-		}
+	if m := d.Clients.Maestro; m != nil {
+		c.want((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
+			"want one of grpc_server_address, for a Maestro server, and kube_config_path, for a hub")
 	}
-
-	for _, wait := range []struct {
-		key   string
-		value time.Duration
-	}{
-		{"clients.hyperfleet_api.timeout", api.Timeout}, {"clients.hyperfleet_api.base_delay", api.BaseDelay},
-		{"clients.hyperfleet_api.max_delay", api.MaxDelay}, {"event_timeout", d.EventTimeout},
-	} {
-		if wait.value <= 0 {
-			fail(wait.key, "want more than 0")
-		}
-	}
-
-	errs = append(errs, required(d)...)
-	errs = append(errs, maestro(d.Clients.Maestro)...)
 
 	for i, name := range d.Environment {
 		if !variableName.MatchString(name) {
-			errs = append(errs, &strictyaml.KeyError{
+			c = append(c, &strictyaml.KeyError{
 				Path: strictyaml.Path{"environment", i}, Err: fmt.Errorf("%q is not a variable's name", name),
 			})
 		}
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(c...)
 }
-
-func required(d *adapter.Deployment) []error {
-	var errs []error
-
-	needed := []struct{ key, value string }{{"identity_key_file", d.IdentityKeyFile}}
-
-	if d.FromBroker() {
-		needed = append(needed, []struct{ key, value string }{
-			{"clients.broker.subscription_id", d.Clients.Broker.SubscriptionID}, {"clients.broker.topic", d.Clients.Broker.Topic},
-		}...)
-	}
-
-	for _, one := range needed {
-		if one.value == "" {
-			errs = append(errs, strictyaml.ErrorAt(one.key, "is required"))
-		}
-	}
-
-	return append(errs, events(d)...)
-}
-
-var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 
 // events checks how events are heard of.
-func events(d *adapter.Deployment) []error {
-	var errs []error
-
-	fail := func(key, format string, args ...any) { errs = append(errs, strictyaml.ErrorAt(key, format, args...)) }
+func (c *checks) events(d *adapter.Deployment) {
 	e := &d.Events
 
-	if !slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source) {
-		fail("events.source", "%q: write api or broker", e.Source)
-	}
+	c.want(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
+		"events.source", "%q: write api or broker", e.Source)
 
 	if d.FromBroker() {
-		if len(e.ResourceSelector) > 0 {
-			fail("events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
-		}
+		c.want(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
+		c.want(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
+		c.want(len(e.ResourceSelector) == 0, "events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
 
-		return errs
+		return
 	}
 
-	if !collection.MatchString(e.ResourceType) {
-		fail("events.resource_type", "name the collection to follow, for example clusters; or clients.broker, for events from a broker")
-	}
-
-	const least = 100 * time.Millisecond
-
-	if e.MaxAgeNotReconciled < least {
-		fail("events.max_age_not_reconciled", "at least 100ms")
-	}
-
-	if e.MaxAgeReconciled < e.MaxAgeNotReconciled {
-		fail("events.max_age_reconciled", "not less than max_age_not_reconciled")
-	}
-
-	if e.Parallelism < 1 || e.MaxTries < 1 {
-		fail("events", "parallelism and max_tries: 1 or more")
-	}
-
-	return errs
-}
-
-func maestro(m *adapter.Maestro) []error {
-	if m == nil {
-		return nil
-	}
-
-	var errs []error
-
-	if (m.KubeConfigPath == "") == (m.GRPCServerAddress == "") {
-		errs = append(errs, strictyaml.ErrorAt("clients.maestro",
-			"want one of grpc_server_address, for a Maestro server, and kube_config_path, for a hub"))
-	}
-
-	if m.GRPCServerAddress == "" {
-		return errs
-	}
-
-	if m.SourceID == "" {
-		errs = append(errs, strictyaml.ErrorAt("clients.maestro.source_id", "is required"))
-	}
-
-	switch m.Auth.Type {
-	case "", "none":
-	case "tls":
-		if m.Auth.TLSConfig == nil || m.Auth.TLSConfig.CAFile == "" {
-			errs = append(errs, strictyaml.ErrorAt("clients.maestro.auth.tls_config.ca_file", "is required for auth.type tls"))
-		}
-	default:
-		errs = append(errs, strictyaml.ErrorAt("clients.maestro.auth.type", "%q is none of tls, none", m.Auth.Type))
-	}
-
-	return errs
+	c.want(collection.MatchString(e.ResourceType), "events.resource_type",
+		"name the collection to follow, for example clusters; or clients.broker, for events from a broker")
+	c.want(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "at least 100ms")
+	c.want(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "not less than max_age_not_reconciled")
+	c.want(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "parallelism and max_tries: 1 or more")
 }
 
 var majorMinor = regexp.MustCompile(`^v?(\d+)\.(\d+)(\.|$|-|\+)`)
@@ -269,11 +195,7 @@ func Redacted(d *adapter.Deployment) map[string]any {
 
 	out := map[string]any{}
 
-	if err := strictyaml.Write(&text, hidden); err != nil {
-		return out
-	}
-
-	if err := strictyaml.Decode("config", []byte(text.String()), &out); err != nil {
+	if err := strictyaml.Write(&text, hidden); err != nil || strictyaml.Decode("config", []byte(text.String()), &out) != nil {
 		return map[string]any{}
 	}
 
