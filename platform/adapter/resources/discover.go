@@ -148,33 +148,19 @@ func (r *run) wanted(discovery task.Discovery) (transport.Query, error) {
 // it, so that a manifest that can't be rendered any more does not keep its object from
 // being deleted.
 func (r *run) kindOf(ctx context.Context, e *entry) (schema.GroupVersionKind, error) {
-	if e.Transport == transport.Maestro {
-		return maestro.GVK(), nil
+	kind, err := e.Kind()
+	if !errors.Is(err, task.ErrKind) || e.Manifest == nil {
+		return kind, err
 	}
 
-	version, kind := e.Written()
-
-	if version == "" || kind == "" {
-		if e.Manifest == nil {
-			return schema.GroupVersionKind{}, errors.New(
-				"there is no manifest to tell the kind of: set discovery.api_version and discovery.kind")
-		}
-
-		object, err := e.Manifest.RenderObject(ctx, r.vars)
-		if err != nil {
-			return schema.GroupVersionKind{}, err
-		}
-
-		manifest := unstructured.Unstructured{Object: object}
-		version, kind = manifest.GetAPIVersion(), manifest.GetKind()
-	}
-
-	parsed, err := schema.ParseGroupVersion(version)
+	object, err := e.Manifest.RenderObject(ctx, r.vars)
 	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("read apiVersion: %w", err)
+		return kind, err
 	}
 
-	return parsed.WithKind(kind), nil
+	manifest := unstructured.Unstructured{Object: object}
+
+	return task.KindOf(manifest.GetAPIVersion(), manifest.GetKind())
 }
 
 // discover finds the entry's objects and shows them to expressions.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
@@ -48,7 +49,7 @@ func work(cluster, generation string, manifests ...any) *unstructured.Unstructur
 		},
 		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
 	}}
-	o.SetGroupVersionKind(maestro.GVK())
+	o.SetGroupVersionKind(task.ManifestWork())
 
 	return o
 }
@@ -121,7 +122,7 @@ func TestHubWorks(t *testing.T) {
 	}
 
 	found, err := c.Find(t.Context(), transport.Query{
-		GVK: maestro.GVK(), Namespace: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
+		GVK: task.ManifestWork(), Namespace: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
 	}, transport.Live)
 	if err != nil || len(found) != 1 {
 		t.Errorf("Find() = %d, %v", len(found), err)
@@ -157,7 +158,7 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			got, err := one(t.Context(), c, transport.Ref{GVK: maestro.GVK(), Namespace: cluster, Name: "app"}, transport.Live)
+			got, err := one(t.Context(), c, transport.Ref{GVK: task.ManifestWork(), Namespace: cluster, Name: "app"}, transport.Live)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -72,7 +72,14 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 		l.folder = filepath.Join(l.folder, base)
 	}
 
-	doc, err := l.read(name, name)
+	if l.text == nil {
+		var err error
+		if l.text, err = l.read(name); err != nil {
+			return nil, strictyaml.Problems{{File: filepath.Join(l.folder, name), Message: err.Error()}}
+		}
+	}
+
+	doc, err := strictyaml.Parse(filepath.Join(l.folder, name), l.text)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +100,7 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 // loader checks and compiles one file.
 type loader struct {
 	dir fs.FS
-	// text stands for the file itself, if it is there.
+	// text is the file's, if it need not be read.
 	text       []byte
 	folder     string
 	deployment *adapter.Deployment
@@ -124,21 +131,8 @@ func (l *loader) warnf(at strictyaml.Path, hint, format string, args ...any) {
 	l.task.Warnings = append(l.task.Warnings, l.doc.At(at, format, args...).WithHint("%s", hint))
 }
 
-// read reads a file of the folder; label is how it is called in problems.
-func (l *loader) read(name, label string) (*strictyaml.Document, error) {
-	if l.text != nil {
-		return strictyaml.Parse(filepath.Join(l.folder, label), l.text)
-	}
-
-	data, err := l.readBytes(name)
-	if err != nil {
-		return nil, strictyaml.Problems{{File: filepath.Join(l.folder, label), Message: err.Error()}}
-	}
-
-	return strictyaml.Parse(filepath.Join(l.folder, label), data)
-}
-
-func (l *loader) readBytes(name string) ([]byte, error) {
+// read reads a file of the folder.
+func (l *loader) read(name string) ([]byte, error) {
 	clean := path.Clean(filepath.ToSlash(name))
 	if !fs.ValidPath(clean) {
 		return nil, fmt.Errorf("%s is not in the folder of the task file, or below", name)
@@ -169,6 +163,28 @@ func withoutPath(err error) string {
 	}
 
 	return err.Error()
+}
+
+// within places problems in another file for as long as compile takes.
+func (l *loader) within(doc *strictyaml.Document, compile func()) {
+	main := l.doc
+	l.doc = doc
+
+	compile()
+
+	l.doc = main
+}
+
+// object reads a YAML object.
+func object(label string, data []byte) (*strictyaml.Document, map[string]any, error) {
+	out := map[string]any{}
+
+	doc, err := strictyaml.Parse(label, data)
+	if err == nil {
+		err = doc.Decode(&out)
+	}
+
+	return doc, out, err
 }
 
 func problemsOf(err error) strictyaml.Problems {
@@ -316,21 +332,16 @@ func (l *loader) notYet(at strictyaml.Path, name string) {
 
 // template compiles one; nil, with a problem, where that fails.
 func (l *loader) template(at strictyaml.Path, text string) *Template {
-	return l.templateIn(l.doc, at, text)
-}
-
-// templateIn is template for a text of another file.
-func (l *loader) templateIn(doc *strictyaml.Document, at strictyaml.Path, text string) *Template {
 	out, err := newTemplate(text, l.clock)
 	if err != nil {
-		l.problems = append(l.problems, doc.At(at, "bad template: %v", err))
+		l.problem(at, "bad template: %v", err)
 
 		return nil
 	}
 
 	for _, one := range out.uses {
 		if message, hint := l.checkUse(one); message != "" {
-			l.problems = append(l.problems, doc.At(at, "%s", message).WithHint("%s", hint))
+			l.problem(at, "%s", message).Hint = hint
 		}
 	}
 

@@ -13,17 +13,13 @@ import (
 // payload compiles one. Its name is known to actions.
 func (l *loader) payload(i int) {
 	in, at := &l.task.Spec.Post.Payloads[i], strictyaml.Path{"post", "payloads", i}
-	out := Payload{Name: in.Name}
-
-	if in.When != nil {
-		out.When = l.gate(at.With("when"), in.When)
-	}
+	out := Payload{Name: in.Name, When: l.gate(at.With("when"), in.When)}
 
 	switch {
 	case (in.Build != nil) == (in.BuildRef != ""):
 		l.problem(at, "want exactly one of build and build_ref")
 	case in.Build != nil:
-		out.Build = l.tree(l.doc, at.With("build"), in.Build, true)
+		out.Build = l.tree(at.With("build"), in.Build, true)
 	default:
 		out.Build = l.buildRef(at.With("build_ref"), in.BuildRef)
 	}
@@ -31,34 +27,30 @@ func (l *loader) payload(i int) {
 	l.task.Payloads = append(l.task.Payloads, out)
 }
 
-func (l *loader) buildRef(at strictyaml.Path, name string) *Tree {
-	data, err := l.readBytes(name)
+func (l *loader) buildRef(at strictyaml.Path, name string) (out *Tree) {
+	data, err := l.read(name)
 	if err != nil {
 		l.problem(at, "%v", err)
 
 		return nil
 	}
 
-	build := map[string]any{}
-
-	doc, err := strictyaml.Parse(filepath.Join(l.folder, name), data)
-	if err == nil {
-		err = doc.Decode(&build)
-	}
-
+	doc, build, err := object(filepath.Join(l.folder, name), data)
 	if err != nil {
 		l.problems = append(l.problems, problemsOf(err)...)
 
 		return nil
 	}
 
-	return l.tree(doc, nil, build, true)
+	l.within(doc, func() { out = l.tree(nil, build, true) })
+
+	return out
 }
 
 // action compiles one; its templates see payloads.
 func (l *loader) action(i int) {
 	in, at := &l.task.Spec.Post.PostActions[i], strictyaml.Path{"post", "post_actions", i}
-	out := PostAction{Name: in.Name}
+	out := PostAction{Name: in.Name, When: l.gate(at.With("when"), in.When)}
 
 	if in.Name == "" {
 		l.problem(at.With("name"), "an action needs a name")
@@ -72,10 +64,6 @@ func (l *loader) action(i int) {
 
 	if in.APICall == nil && in.Log == nil {
 		l.problem(at, "want an api_call, a log, or both")
-	}
-
-	if in.When != nil {
-		out.When = l.gate(at.With("when"), in.When)
 	}
 
 	for _, payload := range l.task.Payloads {
