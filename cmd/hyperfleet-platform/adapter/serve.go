@@ -239,7 +239,7 @@ func runAdapter(
 
 		return serve.Run(work, serve.Options{
 			Deployment: *deployment, Version: info.Version, Events: from, Handle: handle.Handle,
-			Looks: looks, Config: configHandler(deployment), Registry: registry, Gatherer: registry, Log: logger,
+			Looks: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
 		})
 	})
 

@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 )
 
 // Responses are the answers of the API, as the file of --api-responses has them. Answers
@@ -77,9 +79,33 @@ type rule struct {
 	given   int
 }
 
-// newAPI compiles the patterns.
-func newAPI(responses Responses) (*api, error) {
-	out := &api{}
+// newAPI reads the file, and compiles its patterns. Base is where the fleet API is.
+func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
+	var (
+		out       api
+		responses Responses
+		about     struct {
+			ID         string `json:"id"`
+			Kind       string `json:"kind"`
+			Generation int32  `json:"generation"`
+		}
+	)
+
+	_ = json.Unmarshal(event.Data(), &about) // the pipeline says what is wrong with it
+	out.id, out.kind, out.generation = about.ID, about.Kind, about.Generation
+
+	if parsed, err := url.Parse(base); err == nil {
+		out.host = parsed.Host
+	}
+
+	if len(data) > 0 {
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.DisallowUnknownFields()
+
+		if err := decoder.Decode(&responses); err != nil {
+			return nil, fmt.Errorf("read API responses: %w", err)
+		}
+	}
 
 	var errs []error
 
@@ -107,7 +133,11 @@ func newAPI(responses Responses) (*api, error) {
 		})
 	}
 
-	return out, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("read API responses: %w", err)
+	}
+
+	return &out, nil
 }
 
 // RoundTrip answers with the next answer of the first rule that matches. A report of a
@@ -197,30 +227,11 @@ func (a *api) usual(call Call) (Answer, bool) {
 	return Answer{StatusCode: http.StatusOK, Body: body}, err == nil
 }
 
-// about says which resource the event is about, and where the fleet API is.
-func (a *api) about(base, id, kind string, generation int32) *api {
-	if parsed, err := url.Parse(base); err == nil {
-		a.host = parsed.Host
-	}
-
-	a.id, a.kind, a.generation = id, kind, generation
-
-	return a
-}
-
 func (a *api) made() []Call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	return append([]Call{}, a.calls...)
-}
-
-// strict decodes JSON without unknown fields.
-func strict(data []byte, out any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-
-	return decoder.Decode(out)
 }
 
 func (a *Answer) response(r *http.Request) *http.Response {

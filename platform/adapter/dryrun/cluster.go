@@ -40,8 +40,10 @@ type Discovery struct {
 // is made.
 func ParseDiscovery(data []byte) (Discovery, error) {
 	var objects map[string]map[string]any
-	if err := json.Unmarshal(data, &objects); err != nil {
-		return Discovery{}, fmt.Errorf("read discovery: %w", err)
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &objects); err != nil {
+			return Discovery{}, fmt.Errorf("read discovery: %w", err)
+		}
 	}
 
 	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}

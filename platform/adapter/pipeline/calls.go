@@ -45,7 +45,7 @@ func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, e
 // learn takes out of an answer what it says of the event's own resource.
 func (r *run) learn(answer any) {
 	resource, ok := answer.(map[string]any)
-	if !ok || resource["id"] != r.about.id {
+	if !ok || resource["id"] != r.about.ResourceID {
 		return
 	}
 
@@ -93,7 +93,7 @@ func (r *run) call(ctx context.Context, call *task.APICall, step *Step) (httpcal
 
 // ask has the API say what is true of the event's own resource now.
 func (r *run) ask(ctx context.Context) error {
-	resource, err := r.p.api.Get(ctx, r.about.id)
+	resource, err := r.p.api.Get(ctx, r.about.ResourceID)
 
 	switch {
 	case errors.Is(err, client.ErrNotFound):

@@ -35,7 +35,7 @@ func (r *run) resources(ctx context.Context) {
 
 	result, err := r.p.resources(ctx, resources.Input{
 		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
-		ResourceID: r.about.id, Generation: r.about.generation, Deleting: r.deleting,
+		ResourceID: r.about.ResourceID, Generation: r.about.Generation, Deleting: r.deleting,
 		Seen: r.p.seen, Clock: r.p.Clock, Log: r.p.Log,
 	})
 	r.result.Resources, r.result.Trace.Resources = result, result.Outcomes

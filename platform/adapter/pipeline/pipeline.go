@@ -116,25 +116,24 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "adapter event")
 	defer span.End()
 
-	r := &run{p: p, result: Result{Status: Success, Trace: Trace{Event: EventTrace{ID: event.ID(), Type: event.Type()}}}}
+	about, data, err := parse(event)
+	r := &run{
+		p: p, about: about, look: isLook(ctx), result: Result{Status: Success, Trace: Trace{Event: about}},
+		log: p.Log.With("event", about.ID, "resourceId", about.ResourceID, "kind", about.Kind, "generation", about.Generation),
+	}
 
-	about, err := parse(event)
 	if err != nil {
 		r.fail(PhaseEvent, "", err)
-		r.result.Err = broker.Poison(fmt.Errorf("event %s: %w", event.ID(), err))
+		r.result.Err = broker.Poison(fmt.Errorf("event %s: %w", about.ID, err))
 		r.finish()
 
 		return r.result
 	}
 
-	span.SetAttributes(attribute.String("hyperfleet.resource.id", about.id),
-		attribute.String("hyperfleet.resource.kind", about.kind), attribute.Int64("hyperfleet.generation", about.generation))
+	span.SetAttributes(attribute.String("hyperfleet.resource.id", about.ResourceID),
+		attribute.String("hyperfleet.resource.kind", about.Kind), attribute.Int64("hyperfleet.generation", about.Generation))
 
-	r.about, r.look = about, isLook(ctx)
-	r.result.Trace.Event.ResourceID, r.result.Trace.Event.Kind = about.id, about.kind
-	r.result.Trace.Event.Generation = about.generation
-	r.log = p.Log.With("event", event.ID(), "resourceId", about.id, "kind", about.kind, "generation", about.generation)
-	r.vars = p.variables(about)
+	r.vars = p.variables(data)
 	r.vars["adapter"] = r.adapter()
 
 	r.phases(ctx)
@@ -156,8 +155,8 @@ func isLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 
 // variables are those of an event before its params are taken. Names that get their
 // value later are there and null, so that what was not reached reads as absent.
-func (p *Pipeline) variables(about subject) map[string]any {
-	vars := map[string]any{"event": about.data, "config": p.config, "env": p.env}
+func (p *Pipeline) variables(event map[string]any) map[string]any {
+	vars := map[string]any{"event": event, "config": p.config, "env": p.env}
 
 	for i := range p.Task.Params {
 		vars[p.Task.Params[i].Name] = nil
@@ -180,7 +179,7 @@ func (p *Pipeline) variables(about subject) map[string]any {
 // run is the work on one event.
 type run struct {
 	p     *Pipeline
-	about subject
+	about EventTrace
 	vars  map[string]any
 	log   *slog.Logger
 
@@ -230,7 +229,7 @@ func (r *run) going() bool { return r.result.Failure == nil && !r.gone && !r.out
 // outdated says that the API has a later generation than the event. Its own event comes,
 // or was here: this one writes and reports nothing, lest it make again what the later one
 // has removed.
-func (r *run) outdated() bool { return r.current > r.about.generation }
+func (r *run) outdated() bool { return r.current > r.about.Generation }
 
 // fail notes the first failure; what fails after it is only in the trace.
 func (r *run) fail(phase Phase, step string, err error) {
@@ -272,7 +271,7 @@ func (r *run) settle(ctx context.Context) {
 	}
 
 	if r.transient {
-		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.about.id, r.about.generation, r.result.Failure)
+		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.about.ResourceID, r.about.Generation, r.result.Failure)
 	}
 }
 

@@ -140,7 +140,7 @@ func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) b
 	}
 
 	target, err := url.Parse(request.URL)
-	if err != nil || !strings.HasSuffix(target.Path, "/"+r.about.id+"/statuses") {
+	if err != nil || !strings.HasSuffix(target.Path, "/"+r.about.ResourceID+"/statuses") {
 		return false
 	}
 
@@ -154,7 +154,7 @@ func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) b
 	}
 
 	if json.Unmarshal([]byte(request.Body), &report) != nil ||
-		report.Adapter != r.p.Deployment.Adapter.Name || report.Generation != r.about.generation {
+		report.Adapter != r.p.Deployment.Adapter.Name || report.Generation != r.about.Generation {
 		return false
 	}
 

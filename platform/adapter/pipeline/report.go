@@ -64,7 +64,7 @@ func (r *run) report(ctx context.Context) {
 	trace := &ReportTrace{Reason: reason(r.result.Phase), Message: short(r.result.Failure), Outcome: StepDone}
 	r.result.Trace.Report = trace
 
-	taken, err := r.p.api.PutStatus(bounded, r.about.id, r.failure(trace))
+	taken, err := r.p.api.PutStatus(bounded, r.about.ResourceID, r.failure(trace))
 
 	switch {
 	case err == nil && !taken:
@@ -91,7 +91,7 @@ func (r *run) failure(trace *ReportTrace) openapi.StatusReport {
 
 	return openapi.StatusReport{
 		Adapter:            r.p.Deployment.Adapter.Name,
-		ObservedGeneration: int32(r.about.generation), //nolint:gosec // parse has checked the range
+		ObservedGeneration: int32(r.about.Generation), //nolint:gosec // parse has checked the range
 		ObservedTime:       r.p.Clock.Now().UTC(),
 		Conditions: []openapi.AdapterCondition{
 			condition(conditionAvailable, statusFalse), condition(conditionApplied, applied), condition(conditionHealth, statusFalse),

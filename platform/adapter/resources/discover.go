@@ -302,8 +302,11 @@ func (r *run) ofThisEvent(object *unstructured.Unstructured) bool {
 // newest orders versions, those that are being deleted last. Creation has a resolution of
 // one second; names, which vary, tell within it.
 func (r *run) newest(a, b *unstructured.Unstructured) int {
-	if deleting := compareBool(a.GetDeletionTimestamp() != nil, b.GetDeletionTimestamp() != nil); deleting != 0 {
-		return deleting
+	switch {
+	case a.GetDeletionTimestamp() != nil && b.GetDeletionTimestamp() == nil:
+		return 1
+	case a.GetDeletionTimestamp() == nil && b.GetDeletionTimestamp() != nil:
+		return -1
 	}
 
 	return cmp.Or(
@@ -311,17 +314,6 @@ func (r *run) newest(a, b *unstructured.Unstructured) int {
 		cmp.Compare(generationOf(b), generationOf(a)),
 		cmp.Compare(b.GetName(), a.GetName()),
 	)
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	default:
-		return -1
-	}
 }
 
 // show is what expressions see from now on.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -158,14 +159,14 @@ func (c *checks) events(d *adapter.Deployment) {
 	c.want(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "parallelism and max_tries: 1 or more")
 }
 
-var majorMinor = regexp.MustCompile(`^v?(\d+)\.(\d+)(\.|$|-|\+)`)
-
 // CheckFramework compares the version that a task file was written for with the program's:
 // major and minor have to be the same. Versions that are none, such as (devel), are not
 // compared.
 func CheckFramework(wanted, program string) error {
-	want, have := majorMinor.FindStringSubmatch(wanted), majorMinor.FindStringSubmatch(program)
-	if want == nil || have == nil || (want[1] == have[1] && want[2] == have[2]) {
+	want, errWant := version.ParseGeneric(wanted)
+	have, errHave := version.ParseGeneric(program)
+
+	if errWant != nil || errHave != nil || want.Major() == have.Major() && want.Minor() == have.Minor() {
 		return nil
 	}
 
