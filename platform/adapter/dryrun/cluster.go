@@ -46,24 +46,16 @@ func ParseDiscovery(data []byte) (Discovery, error) {
 		}
 	}
 
-	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
-
 	if structured(objects) {
-		var errs []error
-
-		for section, into := range map[string]map[string]map[string]any{"existing": out.Existing, "created": out.Created} {
-			for name, value := range objects[section] {
-				object, ok := value.(map[string]any)
-				if !ok {
-					errs = append(errs, fmt.Errorf("read discovery: %s.%s is no object", section, name))
-				}
-
-				into[name] = object
-			}
+		var out Discovery
+		if err := json.Unmarshal(data, &out); err != nil {
+			return Discovery{}, fmt.Errorf("read discovery: %w", err)
 		}
 
-		return out, errors.Join(append(errs, check(out))...)
+		return out, check(out)
 	}
+
+	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
 
 	for name, object := range objects {
 		if marked(object) {

@@ -222,20 +222,14 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Deleted
 
-	var errs []error
-
-	for _, version := range e.found.versions {
+	err := e.each(func(version *unstructured.Unstructured) error {
 		if version.GetDeletionTimestamp() != nil {
-			continue
+			return nil
 		}
 
-		err := e.client.Delete(ctx, transport.RefTo(version), metav1.DeletionPropagation(e.PropagationPolicy))
-		if err != nil && !errors.Is(err, transport.ErrNotFound) {
-			errs = append(errs, err)
-		}
-	}
-
-	if err := errors.Join(errs...); err != nil {
+		return e.client.Delete(ctx, transport.RefTo(version), metav1.DeletionPropagation(e.PropagationPolicy))
+	})
+	if err != nil {
 		return err
 	}
 
@@ -248,34 +242,35 @@ func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	return nil
 }
 
+// each does something to all versions. One that has gone since is none any more.
+func (e *entry) each(do func(*unstructured.Unstructured) error) error {
+	var errs []error
+
+	for _, version := range e.found.versions {
+		if err := do(version); err != nil && !errors.Is(err, transport.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
 // detach takes the marks off all versions but for the generation, and marks them as
 // handed over.
 func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Detached
 
-	var (
-		errs []error
-		left *unstructured.Unstructured
-	)
+	var left *unstructured.Unstructured
 
-	for _, version := range e.found.versions {
+	err := e.each(func(version *unstructured.Unstructured) error {
 		freed, err := e.client.Patch(ctx, transport.RefTo(version), r.in.Stamper.Detachment())
-		if errors.Is(err, transport.ErrNotFound) {
-			continue
-		}
-
-		if err != nil {
-			errs = append(errs, err)
-
-			continue
-		}
-
-		if version.GetUID() == e.found.current.GetUID() {
+		if err == nil && version.GetUID() == e.found.current.GetUID() {
 			left = freed
 		}
-	}
 
-	if err := errors.Join(errs...); err != nil {
+		return err
+	})
+	if err != nil {
 		return err
 	}
 
@@ -317,8 +312,6 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 			earlier = append(earlier, version)
 		}
 	}
-
-	slices.SortStableFunc(earlier, r.newest)
 
 	over, err := r.over(ctx, e, earlier)
 	if err != nil {
