@@ -312,7 +312,7 @@ func TestWhatAProgramReads(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got, ok := program.Constant(t.Context()); !ok || got != want {
+		if got, ok := program.Constant(); !ok || got != want {
 			t.Errorf("%s: %v, %v", expression, got, ok)
 		}
 	}
@@ -323,7 +323,7 @@ func TestWhatAProgramReads(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if _, ok := program.Constant(t.Context()); ok {
+		if _, ok := program.Constant(); ok {
 			t.Errorf("%s is taken for a constant", expression)
 		}
 	}

@@ -197,7 +197,7 @@ func (p *Program) Variables() []string {
 
 // Constant is the value of an expression that reads no variable and no clock; ok is false
 // for others.
-func (p *Program) Constant(ctx context.Context) (value any, ok bool) {
+func (p *Program) Constant() (value any, ok bool) {
 	if len(p.Variables()) > 0 {
 		return nil, false
 	}
@@ -214,7 +214,7 @@ func (p *Program) Constant(ctx context.Context) (value any, ok bool) {
 		return nil, false
 	}
 
-	value, err := p.Eval(ctx, map[string]any{})
+	value, err := p.Eval(context.Background(), map[string]any{})
 
 	return value, err == nil
 }

@@ -29,6 +29,9 @@ type Response struct {
 	Match Match `json:"match"`
 	// Responses are given one after the other; the last one again and again.
 	Responses []Answer `json:"responses"`
+
+	pattern *regexp.Regexp
+	given   int
 }
 
 // Match is met by calls with the method (empty: any) whose path, with its query, the
@@ -58,7 +61,7 @@ type Call struct {
 
 // api is an http.RoundTripper that answers out of a file.
 type api struct {
-	rules []rule
+	rules []Response
 
 	// host is the fleet API's; calls of others are matched by their whole URL.
 	host string
@@ -70,13 +73,6 @@ type api struct {
 	calls []Call
 	// gone says that the resource was answered for as missing.
 	gone bool
-}
-
-type rule struct {
-	method  string
-	pattern *regexp.Regexp
-	answers []Answer
-	given   int
 }
 
 // newAPI reads the file, and compiles its patterns. Base is where the fleet API is.
@@ -128,9 +124,8 @@ func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 			}
 		}
 
-		out.rules = append(out.rules, rule{
-			method: strings.ToUpper(response.Match.Method), pattern: pattern, answers: response.Responses,
-		})
+		response.pattern = pattern
+		out.rules = append(out.rules, response)
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -192,14 +187,14 @@ func (a *api) note(call Call) {
 func (a *api) answer(call Call) (Answer, bool) {
 	for i := range a.rules {
 		rule := &a.rules[i]
-		if rule.method != "" && rule.method != call.Method || !rule.pattern.MatchString(call.URL) {
+		if method := rule.Match.Method; method != "" && !strings.EqualFold(method, call.Method) || !rule.pattern.MatchString(call.URL) {
 			continue
 		}
 
-		at := min(rule.given, len(rule.answers)-1)
+		at := min(rule.given, len(rule.Responses)-1)
 		rule.given++
 
-		return rule.answers[at], true
+		return rule.Responses[at], true
 	}
 
 	return a.usual(call)

@@ -265,13 +265,13 @@ func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*R
 
 	answer, err := c.http.Do(httpRequest)
 	if err != nil {
-		return nil, &networkError{where: where, err: bare(err), ended: ctx.Err() != nil}
+		return nil, &networkError{where: where, err: bare(err)}
 	}
 	defer answer.Body.Close() //nolint:errcheck // it was read, or is of no use
 
 	read, err := io.ReadAll(io.LimitReader(answer.Body, MaxBody+1))
 	if err != nil {
-		return nil, &networkError{where: where, err: fmt.Errorf("read the answer: %w", bare(err)), ended: ctx.Err() != nil}
+		return nil, &networkError{where: where, err: fmt.Errorf("read the answer: %w", bare(err))}
 	}
 
 	if len(read) > MaxBody {

@@ -46,8 +46,6 @@ func (e *StatusError) Error() string {
 type networkError struct {
 	where string
 	err   error
-	// ended: the caller's own time was up.
-	ended bool
 }
 
 // Error names the call.

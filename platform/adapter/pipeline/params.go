@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
@@ -112,7 +113,7 @@ func (r *run) param(ctx context.Context, param *task.Param, step *Step) (any, er
 }
 
 // readFile reads a file anew for each event. Its error names the file, not what is in it.
-func readFile(from *task.File) (any, error) {
+func readFile(from *adapter.FileSource) (any, error) {
 	file, err := os.Open(from.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", errAbsent, err)
@@ -132,7 +133,7 @@ func readFile(from *task.File) (any, error) {
 		return nil, fmt.Errorf("file %s is larger than %d bytes", from.Path, maxParamFile)
 	}
 
-	if from.Trim {
+	if from.Trim == nil || *from.Trim {
 		return strings.TrimSpace(string(data)), nil
 	}
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -144,25 +145,13 @@ func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) b
 		return false
 	}
 
-	var report struct {
-		Adapter    string `json:"adapter"`
-		Generation int64  `json:"observed_generation"`
-		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
-	}
-
+	var report openapi.StatusReport
 	if json.Unmarshal([]byte(request.Body), &report) != nil ||
-		report.Adapter != r.p.Deployment.Adapter.Name || report.Generation != r.about.Generation {
+		report.Adapter != r.p.Deployment.Adapter.Name || int64(report.ObservedGeneration) != r.about.Generation {
 		return false
 	}
 
-	for _, condition := range report.Conditions {
-		if condition.Type == conditionAvailable {
-			return condition.Status == statusFalse
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(report.Conditions, func(c openapi.AdapterCondition) bool {
+		return c.Type == conditionAvailable && c.Status == statusFalse
+	})
 }

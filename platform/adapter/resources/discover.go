@@ -237,7 +237,9 @@ func (r *run) current(versions []*unstructured.Unstructured) *unstructured.Unstr
 		return latest
 	}
 
-	if i := slices.IndexFunc(versions, r.ofThisEvent); i >= 0 {
+	if i := slices.IndexFunc(versions, func(o *unstructured.Unstructured) bool {
+		return generationOf(o) == r.in.Generation && o.GetDeletionTimestamp() == nil
+	}); i >= 0 {
 		return versions[i]
 	}
 
@@ -293,10 +295,6 @@ func (r *run) sibling(e *entry, object *unstructured.Unstructured) bool {
 
 	return name != "" && name != e.Name &&
 		slices.ContainsFunc(r.entries, func(other *entry) bool { return other.Name == name })
-}
-
-func (r *run) ofThisEvent(object *unstructured.Unstructured) bool {
-	return generationOf(object) == r.in.Generation && object.GetDeletionTimestamp() == nil
 }
 
 // newest orders versions, those that are being deleted last. Creation has a resolution of

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Rule is what has to be allowed on one kind, in all namespaces: watches are of all.
@@ -49,17 +50,16 @@ func (t *Task) Access(transport string) ([]Rule, error) {
 
 // MergeRules puts the rules for one kind together, and sorts all.
 func MergeRules(rules []Rule) []Rule {
-	verbs := map[schema.GroupResource][]string{}
+	verbs := map[schema.GroupResource]sets.Set[string]{}
 
 	for _, rule := range rules {
 		of := schema.GroupResource{Group: rule.Group, Resource: rule.Resource}
-		verbs[of] = append(verbs[of], rule.Verbs...)
+		verbs[of] = verbs[of].Union(sets.New(rule.Verbs...))
 	}
 
 	out := make([]Rule, 0, len(verbs))
 	for of, all := range verbs {
-		slices.Sort(all)
-		out = append(out, Rule{Group: of.Group, Resource: of.Resource, Verbs: slices.Compact(all)})
+		out = append(out, Rule{Group: of.Group, Resource: of.Resource, Verbs: sets.List(all)})
 	}
 
 	slices.SortFunc(out, func(a, b Rule) int {

@@ -50,9 +50,9 @@ func LoadFile(name string, deployment *adapter.Deployment, options ...Option) (*
 
 // Load reads and checks a task file. With a deployment (it may be nil) what the file uses
 // of it is checked, too: environment variables, config paths, transports. The error is of
-// type strictyaml.Problems and has everything that is wrong. Files it refers to are taken
-// from the folder of the file; where dir follows symbolic links, so does Load: use
-// LoadFile for files on disk.
+// type strictyaml.Problems and has everything that is wrong. It and the files that it refers
+// to are in dir; where that follows symbolic links, so does Load: use LoadFile for files on
+// disk.
 func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Option) (*Task, error) {
 	l := &loader{
 		dir: dir, deployment: deployment, clock: clock.RealClock{}, task: &Task{},
@@ -60,16 +60,6 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 	}
 	for _, option := range options {
 		option(l)
-	}
-
-	if base := path.Dir(name); base != "." {
-		sub, err := fs.Sub(dir, base)
-		if err != nil {
-			return nil, strictyaml.Problems{{File: name, Message: withoutPath(err)}}
-		}
-
-		l.dir, name = sub, path.Base(name)
-		l.folder = filepath.Join(l.folder, base)
 	}
 
 	if l.text == nil {
@@ -119,6 +109,8 @@ type loader struct {
 	fixed map[string]bool
 	// resources are the names of what is discovered.
 	resources []string
+	// used are the variables of the templates that were compiled.
+	used []string
 }
 
 func (l *loader) problem(at strictyaml.Path, format string, args ...any) *strictyaml.Problem {
@@ -338,6 +330,8 @@ func (l *loader) template(at strictyaml.Path, text string) *Template {
 
 		return nil
 	}
+
+	l.used = append(l.used, out.Variables()...)
 
 	for _, one := range out.uses {
 		if message, hint := l.checkUse(one); message != "" {

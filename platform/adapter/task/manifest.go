@@ -4,7 +4,6 @@
 package task
 
 import (
-	"context"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -13,10 +12,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
-
-// context is for expressions without variables, that are evaluated when they are loaded;
-// each has its limits.
-func (l *loader) context() context.Context { return context.Background() }
 
 // manifest compiles what stands there: a mapping, a block string, or {ref: PATH}.
 func (l *loader) manifest(at strictyaml.Path, in *adapter.Resource, out *Resource) {

@@ -83,7 +83,7 @@ func (l *loader) source(at strictyaml.Path, out *Param) {
 
 	if in.File != nil {
 		count++
-		out.File = &File{Path: in.File.Path, Trim: in.File.Trim == nil || *in.File.Trim}
+		out.File = in.File
 
 		if in.File.Path == "" {
 			l.problem(at.With("file"), "a file needs a path")

@@ -70,6 +70,8 @@ func (l *loader) action(i int) {
 		l.known[payload.Name] = true
 	}
 
+	l.used = nil
+
 	if in.APICall != nil {
 		out.APICall = l.apiCall(at.With("api_call"), in.APICall)
 	}
@@ -79,36 +81,10 @@ func (l *loader) action(i int) {
 	for _, payload := range l.task.Payloads {
 		delete(l.known, payload.Name)
 
-		if slices.Contains(out.variables(), payload.Name) {
+		if slices.Contains(l.used, payload.Name) {
 			out.Payloads = append(out.Payloads, payload.Name)
 		}
 	}
 
 	l.task.Actions = append(l.task.Actions, out)
-}
-
-// variables are those that the templates of an action use.
-func (a *PostAction) variables() []string {
-	var templates []*Template
-
-	if a.APICall != nil {
-		templates = append(templates, a.APICall.URL, a.APICall.Body)
-		for _, header := range a.APICall.Headers {
-			templates = append(templates, header.Value)
-		}
-	}
-
-	if a.Log != nil {
-		templates = append(templates, a.Log.Message)
-	}
-
-	var out []string
-
-	for _, one := range templates {
-		if one != nil {
-			out = append(out, one.Variables()...)
-		}
-	}
-
-	return out
 }

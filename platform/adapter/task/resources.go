@@ -245,8 +245,8 @@ func (l *loader) contradictions(at strictyaml.Path, in *adapter.Resource, out *R
 		return
 	}
 
-	detach, detachFixed := out.Detach.Constant(l.context())
-	remove, removeFixed := out.Delete.Constant(l.context())
+	detach, detachFixed := out.Detach.Constant()
+	remove, removeFixed := out.Delete.Constant()
 
 	switch {
 	case detachFixed && removeFixed && detach == true && remove == true:

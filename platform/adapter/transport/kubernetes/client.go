@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -189,9 +188,4 @@ func watching(request *http.Request) bool { return request.URL.Query().Get("watc
 // repeatable are reads. Writes are not repeated: the event is handled again.
 func repeatable(request *http.Request) bool {
 	return request.Method == http.MethodGet && !watching(request)
-}
-
-// label is what cached objects carry.
-func label(adapterName string) map[string]string {
-	return map[string]string{adapter.LabelAdapter: adapterName}
 }

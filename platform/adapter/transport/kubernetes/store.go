@@ -41,7 +41,7 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		HTTPClient:                   httpClient,
 		Scheme:                       runtime.NewScheme(),
 		Mapper:                       mapper,
-		DefaultLabelSelector:         labels.SelectorFromSet(label(options.Adapter)),
+		DefaultLabelSelector:         labels.SelectorFromSet(labels.Set{adapter.LabelAdapter: options.Adapter}),
 		DefaultTransform:             cache.TransformStripManagedFields(),
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
