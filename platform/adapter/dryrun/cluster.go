@@ -49,7 +49,7 @@ func ParseDiscovery(data []byte) (Discovery, error) {
 	if structured(objects) {
 		var out Discovery
 		if err := json.Unmarshal(data, &out); err != nil {
-			return Discovery{}, fmt.Errorf("read discovery: %w", err)
+			return Discovery{}, fmt.Errorf("read discovery: something in existing or created is no object: %w", err)
 		}
 
 		return out, check(out)
