@@ -4,6 +4,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,16 +30,9 @@ const (
 
 // reason is the word for a phase that failed: ParamsFailed.
 func reason(phase Phase) string {
-	switch phase {
-	case PhaseParams:
-		return "ParamsFailed"
-	case PhasePreconditions:
-		return "PreconditionsFailed"
-	case PhaseResources:
-		return "ResourcesFailed"
-	default:
-		return "PostActionsFailed"
-	}
+	return cmp.Or(map[Phase]string{
+		PhaseParams: "ParamsFailed", PhasePreconditions: "PreconditionsFailed", PhaseResources: "ResourcesFailed",
+	}[phase], "PostActionsFailed")
 }
 
 // short is an error for a report.

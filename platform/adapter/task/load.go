@@ -388,7 +388,7 @@ func (l *loader) fieldsOf(variable string) []string {
 		}
 	case varConfig:
 		if l.deployment != nil {
-			return fieldNames(l.deployment)
+			return configFields()
 		}
 	}
 

@@ -86,9 +86,7 @@ func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error)
 		return nil, fmt.Errorf("read kubeconfig %s: %w; set clients.kubernetes.kube_config_path outside a cluster", kubeConfigPath, err)
 	}
 
-	config.QPS, config.Burst = qps, burst
-	config.QPS = cmp.Or(config.QPS, defaultQPS)
-	config.Burst = cmp.Or(config.Burst, defaultBurst)
+	config.QPS, config.Burst = cmp.Or(qps, defaultQPS), cmp.Or(burst, defaultBurst)
 
 	return config, nil
 }
@@ -99,7 +97,11 @@ func New(options Options) (*Client, error) {
 		return nil, errors.New("make kubernetes transport: it needs the cluster's configuration and the adapter's name")
 	}
 
-	options = withDefaults(options)
+	options.System = cmp.Or(options.System, transport.Kubernetes)
+	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+
 	config := rest.CopyConfig(options.Config)
 	kubeconfig.Bound(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -133,15 +135,6 @@ func New(options Options) (*Client, error) {
 	return &Client{
 		manager: managerPrefix + options.Adapter, timeout: options.Timeout, mapper: mapper, dynamic: dynamicClient, cache: cached,
 	}, nil
-}
-
-func withDefaults(options Options) Options {
-	options.System = cmp.Or(options.System, transport.Kubernetes)
-	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
-	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
-	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
-
-	return options
 }
 
 // Run keeps the watches of cached reads until ctx ends. Before, and without it, all reads
