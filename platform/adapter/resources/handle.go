@@ -121,11 +121,11 @@ func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision
 	state := gates.State{
 		Found: e.found.state, DeleteEvent: r.in.Deleting, Retain: e.Retention != nil, PatchOnly: e.Manifest == nil,
 		Detach: gate("lifecycle.detach.when", e.Detach), Delete: gate("lifecycle.delete.when", e.Delete),
-		When: gates.False, Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
+		When: gate("when", e.When), Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
 	}
 
-	if !r.failed && !r.stale {
-		state.When = gate("when", e.When)
+	if r.failed || r.stale {
+		state.When = gates.False
 	}
 
 	for i, patch := range e.Patches {
@@ -143,7 +143,13 @@ func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision
 	}
 
 	for _, step := range decision.Path {
-		out.Gates = append(out.Gates, asked[step.Question]...)
+		for _, gate := range asked[step.Question] {
+			if gate.Gate == step.Question {
+				gate.Value = step.Answer // when counts as false after a failure, whatever it gives
+			}
+
+			out.Gates = append(out.Gates, gate)
+		}
 	}
 
 	r.explain(e, decision, failed[decision.Path[len(decision.Path)-1].Question], out)
