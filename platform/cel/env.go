@@ -164,7 +164,7 @@ func (e *Env) Compile(expression string) (*Program, error) {
 		return nil, e.compileError(expression, issues)
 	}
 
-	program := &Program{source: expression, declared: e.variables, ast: checked, timeout: e.options.Timeout}
+	program := &Program{source: expression, variables: e.read(checked), ast: checked, timeout: e.options.Timeout}
 	if found := e.unknownFields(checked); len(found) > 0 {
 		return nil, &CompileError{Issues: found}
 	}
@@ -183,6 +183,22 @@ func (e *Env) Compile(expression string) (*Program, error) {
 	}
 
 	return program, nil
+}
+
+// read are the names of the variables that an expression reads, sorted.
+func (e *Env) read(checked *cel.Ast) []string {
+	var out []string
+
+	for _, reference := range checked.NativeRep().ReferenceMap() {
+		// Variables of comprehensions have references, too, but are not declared.
+		if slices.Contains(e.variables, reference.Name) {
+			out = append(out, reference.Name)
+		}
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
 }
 
 // CompileBool is Compile for an expression that has to yield a bool: one that can't is an

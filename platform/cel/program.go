@@ -29,11 +29,11 @@ var (
 
 // Program is an expression that was checked. It is safe for concurrent use.
 type Program struct {
-	source   string
-	declared []string
-	ast      *cel.Ast
-	program  cel.Program
-	timeout  time.Duration
+	source    string
+	variables []string
+	ast       *cel.Ast
+	program   cel.Program
+	timeout   time.Duration
 }
 
 // String is the expression.
@@ -179,21 +179,9 @@ func spelling() map[string]string {
 	return map[string]string{"lastTransitionTime": "last_transition_time", "observedGeneration": "observed_generation"}
 }
 
-// Variables are the names of the variables that the expression reads, sorted.
-func (p *Program) Variables() []string {
-	var out []string
-
-	for _, reference := range p.ast.NativeRep().ReferenceMap() {
-		// Variables of comprehensions have references, too, but are not declared.
-		if slices.Contains(p.declared, reference.Name) {
-			out = append(out, reference.Name)
-		}
-	}
-
-	slices.Sort(out)
-
-	return slices.Compact(out)
-}
+// Variables are the names of the variables that the expression reads, sorted. They are the
+// program's own, and must not be changed.
+func (p *Program) Variables() []string { return p.variables }
 
 // Constant is the value of an expression that reads no variable and no clock; ok is false
 // for others.

@@ -132,18 +132,14 @@ func (t *writer) gate(indent string, gate *resources.Gate) {
 		return
 	}
 
-	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, oneLine(gate.Expression), reads(gate.Inputs))
-}
-
-func reads(inputs []string) string {
-	if len(inputs) == 0 {
-		return ""
+	reads := ""
+	if len(gate.Inputs) > 0 {
+		reads = "; reads " + strings.Join(gate.Inputs, ", ")
 	}
 
-	return "; reads " + strings.Join(inputs, ", ")
+	expression := strings.Join(strings.Fields(gate.Expression), " ")
+	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, expression, reads)
 }
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func (t *writer) resource(entry *resources.Outcome) {
 	t.linef("  %-28s %s: %s", entry.Resource, operation(entry), entry.Reason)

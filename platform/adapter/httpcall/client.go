@@ -95,11 +95,7 @@ type Response struct {
 // query or fragment.
 func New(options Options) (*Client, error) {
 	base, err := url.Parse(options.API.BaseURL)
-	if err != nil {
-		return nil, errors.New("clients.hyperfleet_api.base_url: it is no URL; write http(s)://HOST:PORT")
-	}
-
-	if base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
 		base.RawQuery != "" || base.Fragment != "" {
 		return nil, errors.New("clients.hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in auth.token_path")
 	}

@@ -118,7 +118,7 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 
 	about, data, err := parse(event)
 	r := &run{
-		p: p, about: about, look: isLook(ctx), result: Result{Status: Success, Trace: Trace{Event: about}},
+		p: p, about: about, look: ctx.Value(lookKey{}) != nil, result: Result{Status: Success, Trace: Trace{Event: about}},
 		log: p.Log.With("event", about.ID, "resourceId", about.ResourceID, "kind", about.Kind, "generation", about.Generation),
 	}
 
@@ -150,8 +150,6 @@ type lookKey struct{}
 
 // Look marks the handling of an event again because an object has changed.
 func Look(ctx context.Context) context.Context { return context.WithValue(ctx, lookKey{}, true) }
-
-func isLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 
 // variables are those of an event before its params are taken. Names that get their
 // value later are there and null, so that what was not reached reads as absent.

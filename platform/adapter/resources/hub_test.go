@@ -216,7 +216,7 @@ func TestHubCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			err := maestro.Check(tc.config)
+			err := maestro.Check(&tc.config)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("Check() = %v, want %q", err, tc.want)
 			}

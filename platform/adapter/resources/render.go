@@ -5,7 +5,6 @@ package resources
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,12 +104,4 @@ func (r *run) own(e *entry, object *unstructured.Unstructured) error {
 	}))
 
 	return nil
-}
-
-// says asks the retention's expression about one of the earlier versions.
-func (r *run) says(ctx context.Context, e *entry, items []any, index int) (bool, error) {
-	vars := maps.Clone(r.vars)
-	vars["item"], vars["items"], vars["itemIndex"] = items[index], items, int64(index)
-
-	return e.Retention.Expression.Bool(ctx, vars)
 }

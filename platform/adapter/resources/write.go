@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -305,13 +306,9 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 		return nil
 	}
 
-	var earlier []*unstructured.Unstructured
-
-	for _, version := range e.found.versions {
-		if version.GetUID() != e.found.current.GetUID() && version.GetDeletionTimestamp() == nil {
-			earlier = append(earlier, version)
-		}
-	}
+	earlier := slices.DeleteFunc(slices.Clone(e.found.versions), func(version *unstructured.Unstructured) bool {
+		return version.GetUID() == e.found.current.GetUID() || version.GetDeletionTimestamp() != nil
+	})
 
 	over, err := r.over(ctx, e, earlier)
 	if err != nil {
@@ -351,12 +348,13 @@ func (r *run) over(ctx context.Context, e *entry, earlier []*unstructured.Unstru
 		goes := e.Retention.HistoryLimit != nil && i >= *e.Retention.HistoryLimit || e.Retention.TTL > 0 && age > e.Retention.TTL
 
 		if !goes && e.Retention.Expression != nil {
-			yes, err := r.says(ctx, e, items, i)
-			if err != nil {
+			vars := maps.Clone(r.vars)
+			vars["item"], vars["items"], vars["itemIndex"] = items[i], items, int64(i)
+
+			var err error
+			if goes, err = e.Retention.Expression.Bool(ctx, vars); err != nil {
 				return nil, permanent(string(gates.ReasonGate), "evaluate retention.expression: %w", err)
 			}
-
-			goes = yes
 		}
 
 		if goes {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/probes"
 )
@@ -108,7 +110,9 @@ func Run(ctx context.Context, options Options) error {
 	select {
 	case err := <-subscribed:
 		if ctx.Err() == nil {
-			return errors.Join(fmt.Errorf("subscribe to events: %w", orEnded(err)), s.drain(ctx))
+			err = cmp.Or(err, errors.New("the source has ended the subscription"))
+
+			return errors.Join(fmt.Errorf("subscribe to events: %w", err), s.drain(ctx))
 		}
 
 		return errors.Join(err, s.drain(ctx))
@@ -126,14 +130,6 @@ func Run(ctx context.Context, options Options) error {
 	s.Log.InfoContext(ctx, "adapter has stopped")
 
 	return nil
-}
-
-func orEnded(err error) error {
-	if err == nil {
-		return errors.New("the source has ended the subscription")
-	}
-
-	return err
 }
 
 // drain closes the source of events, which ends what is still in work after the time.
@@ -256,11 +252,7 @@ func (s *server) note(ctx context.Context, result *pipeline.Result) {
 }
 
 func changed(result *pipeline.Result) bool {
-	for _, outcome := range result.Resources.Outcomes {
-		if outcome.Operation != "none" || len(outcome.Pruned) > 0 {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(result.Resources.Outcomes, func(o resources.Outcome) bool {
+		return o.Operation != resources.None || len(o.Pruned) > 0
+	})
 }

@@ -6,6 +6,7 @@ package transport
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -73,12 +74,7 @@ func RefTo(object *unstructured.Unstructured) Ref {
 
 // String names the object for messages.
 func (r Ref) String() string {
-	name := r.Name
-	if r.Namespace != "" {
-		name = r.Namespace + "/" + name
-	}
-
-	return fmt.Sprintf("%s %s", r.GVK.GroupKind(), name)
+	return fmt.Sprintf("%s %s", r.GVK.GroupKind(), strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"))
 }
 
 // Query says which objects to find: the one of a name, or all that have labels.

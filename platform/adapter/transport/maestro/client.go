@@ -19,13 +19,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 )
 
-// Check says what of the configuration can't be done.
-func Check(config adapter.Maestro) error {
+// Check says what of the configuration, which may be nil, can't be done.
+func Check(config *adapter.Maestro) error {
 	switch {
-	case config.GRPCServerAddress != "" || config.HTTPServerAddress != "":
+	case config != nil && (config.GRPCServerAddress != "" || config.HTTPServerAddress != ""):
 		return errors.New("clients.maestro: a Maestro server (grpc_server_address, http_server_address) is not supported; " +
 			"set kube_config_path to reach the Open Cluster Management hub, and leave them out")
-	case config.KubeConfigPath == "":
+	case config == nil || config.KubeConfigPath == "":
 		return errors.New("clients.maestro: set kube_config_path, the kubeconfig of the Open Cluster Management hub")
 	default:
 		return nil
@@ -35,11 +35,7 @@ func Check(config adapter.Maestro) error {
 // Open makes a client out of the configuration, with the options that remain; calls to the
 // hub are bounded by those of limits.
 func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes.Options) (Client, error) {
-	if config == nil {
-		config = &adapter.Maestro{}
-	}
-
-	if err := Check(*config); err != nil {
+	if err := Check(config); err != nil {
 		return Client{}, err
 	}
 
