@@ -39,7 +39,9 @@ func (r *run) handle(ctx context.Context, i int) {
 				break
 			}
 
-			if tries++; !changed(err) || tries == maxTries {
+			tries++
+
+			if !changed(err) || tries == maxTries {
 				out.fail(errclass.Reason(err, string(decision.Reason)), err)
 
 				break

@@ -81,19 +81,19 @@ func defaults() adapter.Deployment {
 // checks are what is wrong with keys.
 type checks []error
 
-// want says what is wrong where something does not hold.
-func (c *checks) want(holds bool, key, format string, args ...any) {
+// wantf says what is wrong where something does not hold.
+func (c *checks) wantf(holds bool, key, format string, args ...any) {
 	if !holds {
 		*c = append(*c, strictyaml.ErrorAt(key, format, args...))
 	}
 }
 
 func (c *checks) oneOf(key, value string, words ...string) {
-	c.want(slices.Contains(words, value), key, "%q is none of %s", value, strings.Join(words, ", "))
+	c.wantf(slices.Contains(words, value), key, "%q is none of %s", value, strings.Join(words, ", "))
 }
 
 func (c *checks) positive(key string, value time.Duration) {
-	c.want(value > 0, key, "want more than 0")
+	c.wantf(value > 0, key, "want more than 0")
 }
 
 var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
@@ -106,10 +106,10 @@ func validate(d *adapter.Deployment) error {
 	problems := validation.IsDNS1123Label(d.Adapter.Name)
 	base, err := url.Parse(api.BaseURL)
 
-	c.want(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
-	c.want(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
+	c.wantf(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
+	c.wantf(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
 		"clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
-	c.want(api.RetryAttempts >= 1, "clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
+	c.wantf(api.RetryAttempts >= 1, "clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
 	c.oneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
 	c.oneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
 	c.oneOf("log.format", d.Log.Format, "json", "text")
@@ -118,11 +118,11 @@ func validate(d *adapter.Deployment) error {
 	c.positive("clients.hyperfleet_api.base_delay", api.BaseDelay)
 	c.positive("clients.hyperfleet_api.max_delay", api.MaxDelay)
 	c.positive("event_timeout", d.EventTimeout)
-	c.want(d.IdentityKeyFile != "", "identity_key_file", "is required")
+	c.wantf(d.IdentityKeyFile != "", "identity_key_file", "is required")
 	c.events(d)
 
 	if m := d.Clients.Maestro; m != nil {
-		c.want((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
+		c.wantf((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
 			"want one of grpc_server_address, for a Maestro server, and kube_config_path, for a hub")
 	}
 
@@ -141,22 +141,22 @@ func validate(d *adapter.Deployment) error {
 func (c *checks) events(d *adapter.Deployment) {
 	e := &d.Events
 
-	c.want(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
+	c.wantf(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
 		"events.source", "%q: write api or broker", e.Source)
 
 	if d.FromBroker() {
-		c.want(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
-		c.want(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
-		c.want(len(e.ResourceSelector) == 0, "events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
+		c.wantf(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
+		c.wantf(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
+		c.wantf(len(e.ResourceSelector) == 0, "events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
 
 		return
 	}
 
-	c.want(collection.MatchString(e.ResourceType), "events.resource_type",
+	c.wantf(collection.MatchString(e.ResourceType), "events.resource_type",
 		"name the collection to follow, for example clusters; or clients.broker, for events from a broker")
-	c.want(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "at least 100ms")
-	c.want(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "not less than max_age_not_reconciled")
-	c.want(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "parallelism and max_tries: 1 or more")
+	c.wantf(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "at least 100ms")
+	c.wantf(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "not less than max_age_not_reconciled")
+	c.wantf(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "parallelism and max_tries: 1 or more")
 }
 
 // CheckFramework compares the version that a task file was written for with the program's:
@@ -166,12 +166,12 @@ func CheckFramework(wanted, program string) error {
 	want, errWant := version.ParseGeneric(wanted)
 	have, errHave := version.ParseGeneric(program)
 
-	if errWant != nil || errHave != nil || want.Major() == have.Major() && want.Minor() == have.Minor() {
-		return nil
+	if errWant == nil && errHave == nil && (want.Major() != have.Major() || want.Minor() != have.Minor()) {
+		return fmt.Errorf("adapter.frameworkVersion: the task file is for version %s, and this program is %s: change one of them",
+			wanted, program)
 	}
 
-	return fmt.Errorf("adapter.frameworkVersion: the task file is for version %s, and this program is %s: change one of them",
-		wanted, program)
+	return nil
 }
 
 // Redacted is the deployment configuration as expressions and /config see it: a map by the
