@@ -275,12 +275,11 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 		return err
 	}
 
-	f := found{state: gates.Detached, current: left, why: "it was detached"}
 	if left == nil {
-		f = found{state: gates.Absent}
+		return r.show(e, found{state: gates.Absent})
 	}
 
-	return r.show(e, f)
+	return r.show(e, found{state: gates.Detached, current: left, why: "it was detached"})
 }
 
 // renew signs what is signed with an old key anew. That it can't be done keeps nothing
