@@ -124,7 +124,7 @@ type HyperFleetAPI struct {
 type Auth struct {
 	// TokenPath is the file; without it, no token is sent.
 	TokenPath string `yaml:"token_path"`
-	// TokenCacheTTL is for how long a token that was read is used. Default: 1m.
+	// TokenCacheTTL is taken and not used: the token is read with each call.
 	TokenCacheTTL time.Duration `yaml:"token_cache_ttl"`
 }
 

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/ext"
 	"k8s.io/utils/clock"
 
@@ -130,53 +133,39 @@ func (e *Env) Extend(variables ...Variable) (*Env, error) {
 	return New(options)
 }
 
-// CompileError is everything wrong with an expression.
+// CompileError is everything wrong with an expression, with places within it.
 type CompileError struct {
-	Issues []Issue
-}
-
-// Issue is one thing wrong with an expression.
-type Issue struct {
-	// Line and Column count from 1, within the expression.
-	Line, Column int
-	Message      string
-	// Hint says what may be meant; may be empty.
-	Hint string
+	Issues strictyaml.Problems
 }
 
 // Error gives all issues, without the text of the expression.
 func (e *CompileError) Error() string {
 	texts := make([]string, len(e.Issues))
 	for i, issue := range e.Issues {
-		texts[i] = issue.String()
+		texts[i] = strings.TrimPrefix(issue.String(), ":") // it is of no file
 	}
 
 	return strings.Join(texts, "; ")
 }
 
-// String is line:column: message (hint).
-func (i Issue) String() string {
-	text := fmt.Sprintf("%d:%d: %s", i.Line, i.Column, i.Message)
-	if i.Hint != "" {
-		text += " (" + i.Hint + ")"
-	}
-
-	return text
+// refused is an expression that is wrong as a whole.
+func refused(format string, args ...any) error {
+	return &CompileError{Issues: strictyaml.Problems{{Line: 1, Column: 1, Message: fmt.Sprintf(format, args...)}}}
 }
 
 // Compile checks an expression; its error is a *CompileError.
 func (e *Env) Compile(expression string) (*Program, error) {
 	if strings.TrimSpace(expression) == "" {
-		return nil, &CompileError{Issues: []Issue{{Line: 1, Column: 1, Message: "the expression is empty"}}}
+		return nil, refused("the expression is empty")
 	}
 
-	ast, issues := e.env.Compile(expression)
+	checked, issues := e.env.Compile(expression)
 	if issues.Err() != nil {
 		return nil, e.compileError(expression, issues)
 	}
 
-	program := &Program{source: expression, declared: e.variables, ast: ast, timeout: e.options.Timeout}
-	if found := e.unknownFields(program); len(found) > 0 {
+	program := &Program{source: expression, variables: e.read(checked), ast: checked, timeout: e.options.Timeout}
+	if found := e.unknownFields(checked); len(found) > 0 {
 		return nil, &CompileError{Issues: found}
 	}
 
@@ -185,15 +174,31 @@ func (e *Env) Compile(expression string) (*Program, error) {
 		return nil, fmt.Errorf("bound functions: %w", err)
 	}
 
-	program.program, err = e.env.Program(ast, guards,
+	program.program, err = e.env.Program(checked, guards,
 		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(costs()...), cel.InterruptCheckFrequency(checkEvery),
 		cel.EvalOptions(cel.OptOptimize),
 	)
 	if err != nil {
-		return nil, &CompileError{Issues: []Issue{{Line: 1, Column: 1, Message: err.Error()}}}
+		return nil, refused("%v", err)
 	}
 
 	return program, nil
+}
+
+// read are the names of the variables that an expression reads, sorted.
+func (e *Env) read(checked *cel.Ast) []string {
+	var out []string
+
+	for _, reference := range checked.NativeRep().ReferenceMap() {
+		// Variables of comprehensions have references, too, but are not declared.
+		if slices.Contains(e.variables, reference.Name) {
+			out = append(out, reference.Name)
+		}
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
 }
 
 // CompileBool is Compile for an expression that has to yield a bool: one that can't is an
@@ -208,9 +213,7 @@ func (e *Env) CompileBool(expression string) (*Program, error) {
 	case kind.IsExactType(cel.BoolType), kind.IsExactType(cel.DynType):
 		return program, nil
 	default:
-		return nil, &CompileError{Issues: []Issue{{
-			Line: 1, Column: 1, Message: fmt.Sprintf("yields %s, want a bool", kind),
-		}}}
+		return nil, refused("yields %s, want a bool", kind)
 	}
 }
 
@@ -219,12 +222,12 @@ func (e *Env) compileError(expression string, issues *cel.Issues) *CompileError 
 
 	// Fields can be told without types.
 	if parsed, failed := e.env.Parse(expression); failed.Err() == nil {
-		out.Issues = e.unknownFields(&Program{ast: parsed})
+		out.Issues = e.unknownFields(parsed)
 	}
 
 	for _, issue := range issues.Errors() {
 		message, _, _ := strings.Cut(issue.Message, " (in container '')")
-		one := Issue{Line: max(issue.Location.Line(), 1), Column: issue.Location.Column() + 1, Message: message}
+		one := strictyaml.Problem{Line: max(issue.Location.Line(), 1), Column: issue.Location.Column() + 1, Message: message}
 
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
 			name = strings.TrimSuffix(name, "'")
@@ -252,26 +255,54 @@ func (e *Env) names() []string {
 }
 
 // unknownFields are uses of fields that a variable does not have.
-func (e *Env) unknownFields(program *Program) []Issue {
-	var issues []Issue
+func (e *Env) unknownFields(of *cel.Ast) strictyaml.Problems {
+	var out strictyaml.Problems
 
 	for _, variable := range e.options.Variables {
 		if variable.Fields == nil {
 			continue
 		}
 
-		for _, use := range program.uses(variable.Name) {
-			if slices.Contains(variable.Fields, use.field) {
-				continue
+		ast.PostOrderVisit(of.NativeRep().Expr(), ast.NewExprVisitor(func(expr ast.Expr) {
+			field, ok := fieldOf(expr, variable.Name)
+			if !ok || slices.Contains(variable.Fields, field) {
+				return
 			}
 
-			issues = append(issues, Issue{
-				Line: use.line, Column: use.column,
-				Message: fmt.Sprintf("unknown %s.%s", variable.Name, use.field),
-				Hint:    strictyaml.Nearest(use.field, variable.Fields),
+			at := of.NativeRep().SourceInfo().GetStartLocation(expr.ID())
+			out = append(out, strictyaml.Problem{
+				Line: max(at.Line(), 1), Column: at.Column() + 1,
+				Message: fmt.Sprintf("unknown %s.%s", variable.Name, field), Hint: strictyaml.Nearest(field, variable.Fields),
 			})
-		}
+		}))
 	}
 
-	return issues
+	return out
+}
+
+// fieldOf is the field, if the expression is variable.field, variable.?field,
+// variable["field"], variable[?"field"] or has(variable.field).
+func fieldOf(e ast.Expr, variable string) (string, bool) {
+	isVariable := func(operand ast.Expr) bool { return operand.Kind() == ast.IdentKind && operand.AsIdent() == variable }
+
+	switch e.Kind() {
+	case ast.SelectKind:
+		if isVariable(e.AsSelect().Operand()) {
+			return e.AsSelect().FieldName(), true
+		}
+	case ast.CallKind:
+		call := e.AsCall()
+		if !slices.Contains([]string{operators.Index, operators.OptIndex, operators.OptSelect}, call.FunctionName()) {
+			return "", false
+		}
+
+		if args := call.Args(); len(args) == 2 && isVariable(args[0]) && args[1].Kind() == ast.LiteralKind {
+			if name, ok := args[1].AsLiteral().(types.String); ok {
+				return string(name), true
+			}
+		}
+	default:
+	}
+
+	return "", false
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
-	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 )
 
@@ -30,11 +29,11 @@ var (
 
 // Program is an expression that was checked. It is safe for concurrent use.
 type Program struct {
-	source   string
-	declared []string
-	ast      *cel.Ast
-	program  cel.Program
-	timeout  time.Duration
+	source    string
+	variables []string
+	ast       *cel.Ast
+	program   cel.Program
+	timeout   time.Duration
 }
 
 // String is the expression.
@@ -180,89 +179,13 @@ func spelling() map[string]string {
 	return map[string]string{"lastTransitionTime": "last_transition_time", "observedGeneration": "observed_generation"}
 }
 
-// use is a field that an expression asks a variable for.
-type use struct {
-	field        string
-	line, column int
-}
-
-// uses are the fields that the expression asks a variable for by name.
-func (p *Program) uses(variable string) []use {
-	var out []use
-
-	info := p.ast.NativeRep().SourceInfo()
-
-	ast.PostOrderVisit(p.ast.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		field, ok := fieldOf(e, variable)
-		if !ok {
-			return
-		}
-
-		location := info.GetStartLocation(e.ID())
-		out = append(out, use{field: field, line: max(location.Line(), 1), column: location.Column() + 1})
-	}))
-
-	return out
-}
-
-// fieldOf is the field, if the expression is variable.field, variable.?field,
-// variable["field"], variable[?"field"] or has(variable.field).
-func fieldOf(e ast.Expr, variable string) (string, bool) {
-	isVariable := func(operand ast.Expr) bool { return operand.Kind() == ast.IdentKind && operand.AsIdent() == variable }
-
-	switch e.Kind() {
-	case ast.SelectKind:
-		if isVariable(e.AsSelect().Operand()) {
-			return e.AsSelect().FieldName(), true
-		}
-	case ast.CallKind:
-		call := e.AsCall()
-		if !slices.Contains([]string{operators.Index, operators.OptIndex, operators.OptSelect}, call.FunctionName()) {
-			return "", false
-		}
-
-		if args := call.Args(); len(args) == 2 && isVariable(args[0]) && args[1].Kind() == ast.LiteralKind {
-			if name, ok := args[1].AsLiteral().(types.String); ok {
-				return string(name), true
-			}
-		}
-	default:
-	}
-
-	return "", false
-}
-
-// Fields are the fields that the expression asks a variable for by name, sorted.
-func (p *Program) Fields(variable string) []string {
-	var out []string
-	for _, one := range p.uses(variable) {
-		out = append(out, one.field)
-	}
-
-	slices.Sort(out)
-
-	return slices.Compact(out)
-}
-
-// Variables are the names of the variables that the expression reads, sorted.
-func (p *Program) Variables() []string {
-	var out []string
-
-	for _, reference := range p.ast.NativeRep().ReferenceMap() {
-		// Variables of comprehensions have references, too, but are not declared.
-		if slices.Contains(p.declared, reference.Name) {
-			out = append(out, reference.Name)
-		}
-	}
-
-	slices.Sort(out)
-
-	return slices.Compact(out)
-}
+// Variables are the names of the variables that the expression reads, sorted. They are the
+// program's own, and must not be changed.
+func (p *Program) Variables() []string { return p.variables }
 
 // Constant is the value of an expression that reads no variable and no clock; ok is false
 // for others.
-func (p *Program) Constant(ctx context.Context) (value any, ok bool) {
+func (p *Program) Constant() (value any, ok bool) {
 	if len(p.Variables()) > 0 {
 		return nil, false
 	}
@@ -279,7 +202,7 @@ func (p *Program) Constant(ctx context.Context) (value any, ok bool) {
 		return nil, false
 	}
 
-	value, err := p.Eval(ctx, map[string]any{})
+	value, err := p.Eval(context.Background(), map[string]any{})
 
 	return value, err == nil
 }

@@ -168,7 +168,7 @@ func (c *Client) PutStatus(ctx context.Context, id string, report openapi.Status
 	case http.StatusNoContent:
 		return false, nil
 	default:
-		return false, problem(put.what, resp)
+		return false, Problem(put.what, resp)
 	}
 }
 
@@ -207,7 +207,7 @@ func call[T any](ctx context.Context, c *Client, ask request) (*T, error) {
 	defer drain(resp)
 
 	if resp.StatusCode != http.StatusOK {
-		return nil, problem(ask.what, resp)
+		return nil, Problem(ask.what, resp)
 	}
 
 	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {

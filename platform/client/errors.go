@@ -93,8 +93,8 @@ func (e *Error) Temporary() bool {
 	}
 }
 
-// problem reads an answer that is no success.
-func problem(what string, resp *http.Response) error {
+// Problem reads an answer that is no success; errors say what was tried.
+func Problem(what string, resp *http.Response) *Error {
 	answer := &Error{Status: resp.StatusCode, OfTenant: resp.Header.Get(openapi.HeaderTenant) != "", what: what}
 
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))

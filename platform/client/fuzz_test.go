@@ -28,7 +28,7 @@ func FuzzProblem(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, contentType, body string) {
-		err := problem("get x", &http.Response{
+		err := Problem("get x", &http.Response{
 			StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {contentType}},
 			Body: io.NopCloser(strings.NewReader(body)),
 		})

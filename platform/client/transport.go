@@ -25,7 +25,7 @@ import (
 // maxIdle connections are kept for the next calls.
 const maxIdle = 32
 
-var errToken = errors.New("token file is empty")
+var errToken = errors.New("token file is empty, or has more than one line")
 
 // newTransport gives the chain that a call goes through: header, tries, timeout of a
 // try, count, network.
@@ -86,21 +86,31 @@ func heading(next http.RoundTripper, tokenFile string, options Options) http.Rou
 		propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
 
 		if tokenFile != "" {
-			token, err := os.ReadFile(tokenFile)
+			token, err := Token(tokenFile)
 			if err != nil {
-				return nil, fmt.Errorf("hyperfleet_api.token_file: %w", err)
+				return nil, err
 			}
 
-			text := strings.TrimSpace(string(token))
-			if text == "" {
-				return nil, fmt.Errorf("hyperfleet_api.token_file: %s: %w", tokenFile, errToken)
-			}
-
-			r.Header.Set("Authorization", "Bearer "+text)
+			r.Header.Set("Authorization", "Bearer "+token)
 		}
 
 		return next.RoundTrip(r)
 	})
+}
+
+// Token reads the token for the fleet API, which is one line.
+func Token(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("hyperfleet_api.token_file: %w", err)
+	}
+
+	token := strings.TrimSpace(string(data))
+	if token == "" || strings.ContainsAny(token, "\r\n") {
+		return "", fmt.Errorf("hyperfleet_api.token_file: %s: %w", file, errToken)
+	}
+
+	return token, nil
 }
 
 type waitKey struct{}

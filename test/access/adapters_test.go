@@ -300,8 +300,7 @@ func liveAgent(l *life) (string, bool) {
 	for _, keep := range []string{"true", "false"} {
 		l.name = fmt.Sprintf("c%d", serial.Add(1))
 
-		work := ref("work.open-cluster-management.io", "v1", "ManifestWork", "", "agent-"+l.name)
-		work.Target = site
+		work := ref("work.open-cluster-management.io", "v1", "ManifestWork", site, "agent-"+l.name)
 		id := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"labels":{"keep":%q},"spec":{}}`, l.name, keep)).Id
 		at := func(want string) func() string {
 			return func() string {

@@ -110,7 +110,7 @@ func newLife(t *testing.T, folder, url string, config *rest.Config, lacks grant)
 	logger := slog.New(slog.NewTextHandler(l.log, nil))
 	l.connect(kubernetes.Options{Config: config, Adapter: l.adapter, Log: logger}, loaded.Resources[0].Transport)
 
-	l.pipeline, err = pipeline.Assemble(pipeline.Parts{
+	l.pipeline, err = pipeline.New(pipeline.Options{
 		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: keys, FrameworkVersion: "1.2.3", Clock: l.clock, Log: logger,
 	})
 	l.must(err)
@@ -305,8 +305,8 @@ func (l *life) cached(id string, refs ...transport.Ref) bool {
 	return l.look("the watches have the objects", id, func() string {
 		for _, ref := range refs {
 			for _, to := range l.clients {
-				object, err := to.Get(l.t.Context(), ref, transport.Cached)
-				if err != nil || object.GetManagedFields() != nil {
+				found, err := to.Find(l.t.Context(), transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Cached)
+				if err != nil || len(found) != 1 || found[0].GetManagedFields() != nil {
 					return fmt.Sprintf("%s is read live, %v", ref, err)
 				}
 			}

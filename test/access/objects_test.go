@@ -42,12 +42,7 @@ func (l *life) object(r transport.Ref) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{}
 	out.SetGroupVersionKind(r.GVK)
 
-	namespace := r.Namespace
-	if r.Target != "" {
-		namespace = r.Target
-	}
-
-	err := env.Client.Get(l.t.Context(), kubeclient.ObjectKey{Namespace: namespace, Name: r.Name}, out)
+	err := env.Client.Get(l.t.Context(), kubeclient.ObjectKey{Namespace: r.Namespace, Name: r.Name}, out)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

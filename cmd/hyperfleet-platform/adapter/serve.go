@@ -212,7 +212,7 @@ func runAdapter(
 		return err
 	}
 
-	handle, err := pipeline.Assemble(pipeline.Parts{
+	handle, err := pipeline.New(pipeline.Options{
 		Deployment: deployment, Task: loaded, Clients: clients, Keys: keys, FrameworkVersion: info.Version,
 		Env: environment(deployment), Calls: calls, Log: logger,
 	})
@@ -239,7 +239,7 @@ func runAdapter(
 
 		return serve.Run(work, serve.Options{
 			Deployment: *deployment, Version: info.Version, Events: from, Handle: handle.Handle,
-			Looks: looks, Config: configHandler(deployment), Registry: registry, Gatherer: registry, Log: logger,
+			Looks: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
 		})
 	})
 

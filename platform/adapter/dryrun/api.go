@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 )
 
 // Responses are the answers of the API, as the file of --api-responses has them. Answers
@@ -27,6 +29,9 @@ type Response struct {
 	Match Match `json:"match"`
 	// Responses are given one after the other; the last one again and again.
 	Responses []Answer `json:"responses"`
+
+	pattern *regexp.Regexp
+	given   int
 }
 
 // Match is met by calls with the method (empty: any) whose path, with its query, the
@@ -56,7 +61,7 @@ type Call struct {
 
 // api is an http.RoundTripper that answers out of a file.
 type api struct {
-	rules []rule
+	rules []Response
 
 	// host is the fleet API's; calls of others are matched by their whole URL.
 	host string
@@ -70,16 +75,33 @@ type api struct {
 	gone bool
 }
 
-type rule struct {
-	method  string
-	pattern *regexp.Regexp
-	answers []Answer
-	given   int
-}
+// newAPI reads the file, and compiles its patterns. Base is where the fleet API is.
+func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
+	var (
+		out       api
+		responses Responses
+		about     struct {
+			ID         string `json:"id"`
+			Kind       string `json:"kind"`
+			Generation int32  `json:"generation"`
+		}
+	)
 
-// newAPI compiles the patterns.
-func newAPI(responses Responses) (*api, error) {
-	out := &api{}
+	_ = json.Unmarshal(event.Data(), &about) // the pipeline says what is wrong with it
+	out.id, out.kind, out.generation = about.ID, about.Kind, about.Generation
+
+	if parsed, err := url.Parse(base); err == nil {
+		out.host = parsed.Host
+	}
+
+	if len(data) > 0 {
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.DisallowUnknownFields()
+
+		if err := decoder.Decode(&responses); err != nil {
+			return nil, fmt.Errorf("read API responses: %w", err)
+		}
+	}
 
 	var errs []error
 
@@ -102,12 +124,15 @@ func newAPI(responses Responses) (*api, error) {
 			}
 		}
 
-		out.rules = append(out.rules, rule{
-			method: strings.ToUpper(response.Match.Method), pattern: pattern, answers: response.Responses,
-		})
+		response.pattern = pattern
+		out.rules = append(out.rules, response)
 	}
 
-	return out, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("read API responses: %w", err)
+	}
+
+	return &out, nil
 }
 
 // RoundTrip answers with the next answer of the first rule that matches. A report of a
@@ -162,14 +187,14 @@ func (a *api) note(call Call) {
 func (a *api) answer(call Call) (Answer, bool) {
 	for i := range a.rules {
 		rule := &a.rules[i]
-		if rule.method != "" && rule.method != call.Method || !rule.pattern.MatchString(call.URL) {
+		if method := rule.Match.Method; method != "" && !strings.EqualFold(method, call.Method) || !rule.pattern.MatchString(call.URL) {
 			continue
 		}
 
-		at := min(rule.given, len(rule.answers)-1)
+		at := min(rule.given, len(rule.Responses)-1)
 		rule.given++
 
-		return rule.answers[at], true
+		return rule.Responses[at], true
 	}
 
 	return a.usual(call)
@@ -197,30 +222,11 @@ func (a *api) usual(call Call) (Answer, bool) {
 	return Answer{StatusCode: http.StatusOK, Body: body}, err == nil
 }
 
-// about says which resource the event is about, and where the fleet API is.
-func (a *api) about(base, id, kind string, generation int32) *api {
-	if parsed, err := url.Parse(base); err == nil {
-		a.host = parsed.Host
-	}
-
-	a.id, a.kind, a.generation = id, kind, generation
-
-	return a
-}
-
 func (a *api) made() []Call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	return append([]Call{}, a.calls...)
-}
-
-// strict decodes JSON without unknown fields.
-func strict(data []byte, out any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-
-	return decoder.Decode(out)
 }
 
 func (a *Answer) response(r *http.Request) *http.Response {

@@ -16,7 +16,6 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -41,28 +40,22 @@ type Discovery struct {
 // is made.
 func ParseDiscovery(data []byte) (Discovery, error) {
 	var objects map[string]map[string]any
-	if err := json.Unmarshal(data, &objects); err != nil {
-		return Discovery{}, fmt.Errorf("read discovery: %w", err)
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &objects); err != nil {
+			return Discovery{}, fmt.Errorf("read discovery: %w", err)
+		}
+	}
+
+	if structured(objects) {
+		var out Discovery
+		if err := json.Unmarshal(data, &out); err != nil {
+			return Discovery{}, fmt.Errorf("read discovery: something in existing or created is no object: %w", err)
+		}
+
+		return out, check(out)
 	}
 
 	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
-
-	if structured(objects) {
-		var errs []error
-
-		for section, into := range map[string]map[string]map[string]any{"existing": out.Existing, "created": out.Created} {
-			for name, value := range objects[section] {
-				object, ok := value.(map[string]any)
-				if !ok {
-					errs = append(errs, fmt.Errorf("read discovery: %s.%s is no object", section, name))
-				}
-
-				into[name] = object
-			}
-		}
-
-		return out, errors.Join(append(errs, check(out))...)
-	}
 
 	for name, object := range objects {
 		if marked(object) {
@@ -143,7 +136,7 @@ func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
 		object.SetName(name)
 		c.complete(object)
 
-		at := keyOf(object.GroupVersionKind(), object.GetNamespace(), name)
+		at := key(transport.RefTo(object))
 		c.objects[at], c.unfound[at] = object, "nothing asks for a "+object.GetKind()+" of this name and namespace"
 	}
 
@@ -154,15 +147,7 @@ func keyOf(kind schema.GroupVersionKind, namespace, name string) string {
 	return kind.GroupKind().String() + " " + namespace + "/" + name
 }
 
-// key finds an object of a ref. A ManifestWork lives in the namespace of its target.
-func key(ref transport.Ref) string {
-	namespace := ref.Namespace
-	if ref.Target != "" {
-		namespace = ref.Target
-	}
-
-	return keyOf(ref.GVK, namespace, ref.Name)
-}
+func key(ref transport.Ref) string { return keyOf(ref.GVK, ref.Namespace, ref.Name) }
 
 // complete adds what a server adds.
 func (c *cluster) complete(object *unstructured.Unstructured) {
@@ -178,46 +163,32 @@ func (c *cluster) complete(object *unstructured.Unstructured) {
 	}
 }
 
-// Get reads one object.
-func (c *cluster) Get(_ context.Context, ref transport.Ref, _ transport.Read) (*unstructured.Unstructured, error) {
+// Namespaced is not known here: everything is looked for.
+func (c *cluster) Namespaced(schema.GroupVersionKind) bool { return false }
+
+// Find reads the objects that match, by name.
+func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
-	object, ok := c.objects[key(ref)]
-	if !ok {
-		return nil, transport.Missing(ref)
-	}
-
-	delete(c.unfound, key(ref))
-
-	return object.DeepCopy(), nil
-}
-
-// List reads the objects that match, by name.
-func (c *cluster) List(_ context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	namespace := query.Namespace
-	if query.Target != "" {
-		namespace = query.Target
-	}
 
 	var out []*unstructured.Unstructured
 
-	for _, name := range slices.Sorted(maps.Keys(c.objects)) {
-		object := c.objects[name]
-		if object.GroupVersionKind().GroupKind() != query.GVK.GroupKind() ||
-			namespace != "" && object.GetNamespace() != namespace {
+	for _, at := range slices.Sorted(maps.Keys(c.objects)) {
+		object := c.objects[at]
+
+		if query.Name != "" && at != keyOf(query.GVK, query.Namespace, query.Name) ||
+			query.Namespace != "" && query.Namespace != object.GetNamespace() ||
+			query.GVK.GroupKind() != object.GroupVersionKind().GroupKind() {
 			continue
 		}
 
-		if labels.SelectorFromSet(query.Labels).Matches(labels.Set(object.GetLabels())) {
+		why := unlike(query.Labels, object.GetLabels())
+		if why == "" {
 			out = append(out, object.DeepCopy())
 
-			delete(c.unfound, name)
-		} else if _, there := c.unfound[name]; there {
-			c.unfound[name] = unlike(query.Labels, object.GetLabels())
+			delete(c.unfound, at)
+		} else if _, there := c.unfound[at]; there {
+			c.unfound[at] = why
 		}
 	}
 
@@ -256,18 +227,13 @@ func (c *cluster) passedOver() []string {
 }
 
 // Create makes an object.
-func (c *cluster) Create(
-	_ context.Context, target string, object *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
+func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	made := object.DeepCopy()
-	if target != "" {
-		made.SetNamespace(target)
-	}
 
-	at := keyOf(made.GroupVersionKind(), made.GetNamespace(), made.GetName())
+	at := key(transport.RefTo(made))
 	if c.objects[at] != nil {
 		return nil, errclass.New(errclass.Transient, transport.ReasonExists, "create %s: %w", at, transport.ErrExists)
 	}
@@ -294,15 +260,13 @@ func fits(added map[string]any, made *unstructured.Unstructured) bool {
 }
 
 // Apply lays the manifest over the live object. What is null in a manifest is not said there.
-func (c *cluster) Apply(
-	_ context.Context, target string, live, object *unstructured.Unstructured,
-) (transport.Applied, error) {
+func (c *cluster) Apply(_ context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
 	said, err := merged(map[string]any{}, object.Object)
 	if err != nil {
 		return transport.Applied{}, err
 	}
 
-	changed, err := c.change(transport.RefTo(live, target), said)
+	changed, err := c.change(transport.RefTo(live), said)
 
 	return transport.Applied{Object: changed}, err
 }
@@ -318,7 +282,7 @@ func (c *cluster) change(ref transport.Ref, document map[string]any) (*unstructu
 
 	now, ok := c.objects[key(ref)]
 	if !ok {
-		return nil, transport.Missing(ref)
+		return nil, missing(ref)
 	}
 
 	object, err := merged(now.Object, document)
@@ -341,7 +305,7 @@ func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.Deletion
 
 	object, ok := c.objects[key(ref)]
 	if !ok {
-		return transport.Missing(ref)
+		return missing(ref)
 	}
 
 	if len(object.GetFinalizers()) == 0 {
@@ -356,6 +320,10 @@ func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.Deletion
 	c.objects[key(ref)] = leaving
 
 	return nil
+}
+
+func missing(ref transport.Ref) error {
+	return errclass.New(errclass.Transient, transport.ReasonNotFound, "%s: %w", ref, transport.ErrNotFound)
 }
 
 // merged is an object with a merge patch (RFC 7396).

@@ -66,9 +66,10 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 
-	event, err := readEvent(options.Event)
-	if err != nil {
-		return nil, err
+	// As Sentinel sends it. What is missing, the pipeline says.
+	event := cloudevents.NewEvent()
+	if err := json.Unmarshal(options.Event, &event); err != nil {
+		return nil, fmt.Errorf("read event: %w", err)
 	}
 
 	assumed := options.Deployment == nil
@@ -79,8 +80,8 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		}
 	}
 
-	api, errAPI := readAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)
-	discovery, errDiscovery := readDiscovery(options.Discovery)
+	api, errAPI := newAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)
+	discovery, errDiscovery := ParseDiscovery(options.Discovery)
 
 	if err := errors.Join(errAPI, errDiscovery); err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	objects := newCluster(discovery, options.Clock)
 
-	handle, err := pipeline.Assemble(pipeline.Parts{
+	handle, err := pipeline.New(pipeline.Options{
 		Deployment: &deployment, Task: options.Task, FrameworkVersion: options.Version, Env: options.Env,
 		Clients:   map[string]transport.Client{transport.Kubernetes: objects, transport.Maestro: objects},
 		Transport: api, Values: true, Clock: still{now: options.Clock}, Log: options.Log,
@@ -106,51 +107,6 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		Adapter: deployment.Adapter.Name, Assumed: assumed, Trace: result.Trace,
 		PassedOver: objects.passedOver(), Calls: api.made(), Objects: objects.all(),
 	}, nil
-}
-
-// readEvent reads an event as Sentinel sends it. What every event has is filled in if it
-// is not there, but for what the pipeline itself looks at.
-func readEvent(data []byte) (cloudevents.Event, error) {
-	event := cloudevents.NewEvent()
-
-	if err := json.Unmarshal(data, &event); err != nil {
-		return event, fmt.Errorf("read event: %w", err)
-	}
-
-	return event, nil
-}
-
-func readAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
-	var responses Responses
-
-	if len(data) > 0 {
-		if err := strict(data, &responses); err != nil {
-			return nil, fmt.Errorf("read API responses: %w", err)
-		}
-	}
-
-	var about struct {
-		ID         string `json:"id"`
-		Kind       string `json:"kind"`
-		Generation int32  `json:"generation"`
-	}
-
-	_ = json.Unmarshal(event.Data(), &about) // the pipeline says what is wrong with it
-
-	out, err := newAPI(responses)
-	if err != nil {
-		return nil, fmt.Errorf("read API responses: %w", err)
-	}
-
-	return out.about(base, about.ID, about.Kind, about.Generation), nil
-}
-
-func readDiscovery(data []byte) (Discovery, error) {
-	if len(data) == 0 {
-		return Discovery{}, nil
-	}
-
-	return ParseDiscovery(data)
 }
 
 // still is a clock on which waits are over at once.

@@ -4,12 +4,14 @@
 package dryrun
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
 // Text writes the report for people. With verbose also what was sent and what is on the
@@ -18,16 +20,18 @@ func (r *Report) Text(w io.Writer, verbose bool) error {
 	t := &writer{}
 
 	t.linef("Event %s (%s): %s %s, generation %d",
-		r.Event.ID, r.Event.Type, orNone(r.Event.Kind), orNone(r.Event.ResourceID), r.Event.Generation)
+		r.Event.ID, r.Event.Type, cmp.Or(r.Event.Kind, "(none)"), cmp.Or(r.Event.ResourceID, "(none)"), r.Event.Generation)
 
 	if r.Assumed {
 		t.linef("Adapter %s: assumed, as there is no --config; objects of another adapter are not its own", r.Adapter)
 	}
 
-	t.params(r.Params)
-	t.preconditions(r.Preconditions)
-	t.resources(r.Resources)
-	t.passedOver(r.PassedOver)
+	section(t, "Params", r.Params, func(s *pipeline.Step) { t.value("  ", s) })
+	section(t, "Preconditions", r.Preconditions, func(s *pipeline.Step) {
+		t.step(s.Name, s, map[string]string{pipeline.StepDone: "met"})
+	})
+	section(t, "Resources", r.Resources, t.resource)
+	section(t, "Passed over", r.PassedOver, func(object *string) { t.linef("  %s", *object) })
 	t.post(&r.Trace, verbose)
 
 	if verbose {
@@ -51,14 +55,6 @@ func (r *Report) JSON(w io.Writer) error {
 	return encoder.Encode(r)
 }
 
-func orNone(text string) string {
-	if text == "" {
-		return "(none)"
-	}
-
-	return text
-}
-
 // writer gathers lines.
 type writer struct{ strings.Builder }
 
@@ -76,37 +72,52 @@ func (t *writer) trouble(indent, text string) {
 	}
 }
 
-func (t *writer) params(params []pipeline.ParamTrace) {
-	if len(params) == 0 {
-		return
-	}
+// section is a part with a line or more for each of its things; none without any.
+func section[T any](t *writer, title string, all []T, write func(*T)) {
+	for i := range all {
+		if i == 0 {
+			t.head(title)
+		}
 
-	t.head("Params")
-
-	for _, p := range params {
-		t.value("  ", p)
+		write(&all[i])
 	}
 }
 
 // value is one line for a param or a capture.
-func (t *writer) value(indent string, p pipeline.ParamTrace) {
-	switch p.Outcome {
+func (t *writer) value(indent string, s *pipeline.Step) {
+	switch s.Outcome {
 	case pipeline.StepDone:
-		t.linef("%s%-20s = %s  (%s)", indent, p.Name, encode(p.Value), p.Source)
+		t.linef("%s%-20s = %s  (%s)", indent, s.Name, encode(s.Value), s.Source)
 	case pipeline.StepDefault:
-		t.linef("%s%-20s = %s  (default; %s)", indent, p.Name, encode(p.Value), p.Source)
+		t.linef("%s%-20s = %s  (default; %s)", indent, s.Name, encode(s.Value), s.Source)
 	default:
-		t.linef("%s%-20s %s  (%s)", indent, p.Name, p.Outcome, p.Source)
+		t.linef("%s%-20s %s  (%s)", indent, s.Name, s.Outcome, s.Source)
 	}
 
-	t.call(indent+"  ", p.Call)
-
-	if p.Outcome != pipeline.StepDone {
-		t.trouble(indent+"  ", p.Error)
-	}
+	t.call(indent+"  ", s.Call)
+	t.trouble(indent+"  ", s.Error)
 }
 
-func (t *writer) call(indent string, call *pipeline.CallTrace) {
+// step is a precondition, a payload or an action; words are for outcomes that are called
+// something else here.
+func (t *writer) step(name string, s *pipeline.Step, words map[string]string) {
+	t.linef("  %-28s %s", name, strings.TrimSuffix(cmp.Or(words[s.Outcome], s.Outcome)+": "+s.Reason, ": "))
+	t.gate("    ", s.When)
+	t.call("    ", s.Call)
+
+	for i := range s.Captured {
+		t.value("    ", &s.Captured[i])
+	}
+
+	for _, condition := range s.Conditions {
+		t.linef("    %s %s: %v  (is %s)", condition.Field, condition.Operator, condition.Met, encode(condition.Value))
+	}
+
+	t.gate("    ", s.Expression)
+	t.trouble("    ", s.Error)
+}
+
+func (t *writer) call(indent string, call *pipeline.Call) {
 	switch {
 	case call == nil:
 	case call.Status == 0:
@@ -116,132 +127,73 @@ func (t *writer) call(indent string, call *pipeline.CallTrace) {
 	}
 }
 
-func (t *writer) preconditions(all []pipeline.PreconditionTrace) {
-	if len(all) == 0 {
-		return
-	}
-
-	t.head("Preconditions")
-
-	for i := range all {
-		p := &all[i]
-		t.linef("  %-28s %s", p.Name, map[string]string{pipeline.StepDone: "met"}[p.Outcome]+other(p.Outcome))
-		t.call("    ", p.Call)
-
-		for _, captured := range p.Captured {
-			t.value("    ", captured)
-		}
-
-		for _, condition := range p.Conditions {
-			t.linef("    %s %s: %v  (is %s)", condition.Field, condition.Operator, condition.Met, encode(condition.Value))
-		}
-
-		t.gate("    ", p.Gate)
-		t.trouble("    ", p.Error)
-	}
-}
-
-// other is an outcome that speaks for itself.
-func other(outcome string) string {
-	if outcome == pipeline.StepDone {
-		return ""
-	}
-
-	return outcome
-}
-
-func (t *writer) gate(indent string, gate *pipeline.GateTrace) {
+func (t *writer) gate(indent string, gate *resources.Gate) {
 	if gate == nil {
 		return
 	}
 
-	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, oneLine(gate.Expression), reads(gate.Inputs))
+	reads := ""
+	if len(gate.Inputs) > 0 {
+		reads = "; reads " + strings.Join(gate.Inputs, ", ")
+	}
+
+	expression := strings.Join(strings.Fields(gate.Expression), " ")
+	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, expression, reads)
 }
 
-func reads(inputs []string) string {
-	if len(inputs) == 0 {
-		return ""
+func (t *writer) resource(entry *resources.Outcome) {
+	t.linef("  %-28s %s: %s", entry.Resource, operation(entry), entry.Reason)
+
+	if entry.Object != "" {
+		t.linef("    object: %s", entry.Object)
 	}
 
-	return "; reads " + strings.Join(inputs, ", ")
-}
+	gates := entry.Gates
 
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+	for _, step := range entry.Path {
+		if len(gates) > 0 && gates[0].Gate == step.Question {
+			t.gate("    ", &gates[0])
+			gates = gates[1:]
 
-func (t *writer) resources(all []pipeline.ResourceTrace) {
-	if len(all) == 0 {
-		return
+			continue
+		}
+
+		t.linef("    %s: %s", step.Question, step.Answer)
+
+		for len(gates) > 0 && isPatch(gates[0].Gate) && isPatch(step.Question) {
+			t.gate("      ", &gates[0])
+			gates = gates[1:]
+		}
 	}
 
-	t.head("Resources")
-
-	for i := range all {
-		entry := &all[i]
-		t.linef("  %-28s %s: %s", entry.Name, operation(entry), entry.Reason)
-
-		if entry.Object != "" {
-			t.linef("    object: %s", entry.Object)
-		}
-
-		gates := entry.Gates
-
-		for _, step := range entry.Path {
-			if len(gates) > 0 && gates[0].Gate == step.Question {
-				t.gate("    ", &gates[0])
-				gates = gates[1:]
-
-				continue
-			}
-
-			t.linef("    %s: %s", step.Question, step.Answer)
-
-			for len(gates) > 0 && isPatch(gates[0].Gate) && isPatch(step.Question) {
-				t.gate("      ", &gates[0])
-				gates = gates[1:]
-			}
-		}
-
-		if entry.Message != "" && !strings.Contains(entry.Error, entry.Message) {
-			t.linef("    %s", entry.Message)
-		}
-
-		if entry.Pending {
-			t.linef("    deletion pending: a later event goes on")
-		}
-
-		if len(entry.Pruned) > 0 {
-			t.linef("    pruned: %s", strings.Join(entry.Pruned, ", "))
-		}
-
-		t.trouble("    ", entry.Error)
-	}
-}
-
-func (t *writer) passedOver(all []string) {
-	if len(all) == 0 {
-		return
+	if entry.Message != "" && !strings.Contains(entry.Error, entry.Message) {
+		t.linef("    %s", entry.Message)
 	}
 
-	t.head("Passed over")
-
-	for _, object := range all {
-		t.linef("  %s", object)
+	if entry.Pending {
+		t.linef("    deletion pending: a later event goes on")
 	}
+
+	if len(entry.Pruned) > 0 {
+		t.linef("    pruned: %s", strings.Join(entry.Pruned, ", "))
+	}
+
+	t.trouble("    ", entry.Error)
 }
 
 // isPatch tells the gates of patches, and the question about all of them.
 func isPatch(text string) bool { return strings.Contains(text, "lifecycle.patch[") }
 
-func operation(entry *pipeline.ResourceTrace) string {
-	if entry.Operation == "none" || entry.Operation == "" {
-		return entry.Outcome
+func operation(entry *resources.Outcome) string {
+	if entry.Operation == resources.None || entry.Operation == "" {
+		return string(entry.Outcome)
 	}
 
 	if entry.Error != "" {
-		return entry.Operation + " failed"
+		return string(entry.Operation) + " failed"
 	}
 
-	return entry.Operation
+	return string(entry.Operation)
 }
 
 func (t *writer) post(trace *pipeline.Trace, verbose bool) {
@@ -251,21 +203,17 @@ func (t *writer) post(trace *pipeline.Trace, verbose bool) {
 
 	t.head("Post")
 
-	for _, payload := range trace.Payloads {
-		t.linef("  payload %-20s %s", payload.Name, payload.Outcome)
-		t.gate("    ", payload.Gate)
-		t.trouble("    ", payload.Error)
+	for i := range trace.Payloads {
+		payload := &trace.Payloads[i]
+		t.step("payload "+payload.Name, payload, nil)
 
 		if verbose && payload.Value != nil {
 			t.block("    ", payload.Value)
 		}
 	}
 
-	for _, action := range trace.Actions {
-		t.linef("  action %-21s %s", action.Name, strings.TrimSuffix(action.Outcome+": "+action.Reason, ": "))
-		t.gate("    ", action.Gate)
-		t.call("    ", action.Call)
-		t.trouble("    ", action.Error)
+	for i := range trace.Actions {
+		t.step("action "+trace.Actions[i].Name, &trace.Actions[i], nil)
 	}
 }
 

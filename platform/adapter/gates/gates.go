@@ -18,18 +18,7 @@ const (
 )
 
 // String is the value in words.
-func (v Value) String() string {
-	switch v {
-	case False:
-		return "false"
-	case True:
-		return "true"
-	case Error:
-		return "error"
-	default:
-		return "unset"
-	}
-}
+func (v Value) String() string { return [...]string{"not set", "false", "true", "error"}[v] }
 
 // Of is the value of an evaluation.
 func Of(yes bool, err error) Value {
@@ -64,18 +53,7 @@ const (
 
 // String is the state in words.
 func (f Found) String() string {
-	switch f {
-	case Managed:
-		return "managed"
-	case Deleting:
-		return "deleting"
-	case Detached:
-		return "detached"
-	case Unmanaged:
-		return "unmanaged"
-	default:
-		return "absent"
-	}
+	return [...]string{"absent", "managed", "deleting", "detached", "unmanaged"}[f]
 }
 
 // Generation is the generation that the object was applied for, against the event's; of
@@ -149,9 +127,9 @@ const (
 
 // Action is one thing to do.
 type Action struct {
-	Verb Verb `json:"verb"`
+	Verb Verb
 	// Index of the entry of lifecycle.patch.
-	Index int `json:"index,omitempty"`
+	Index int
 }
 
 // Outcome says how the decision ended.
@@ -205,16 +183,14 @@ const (
 
 // Decision is what is to be done.
 type Decision struct {
-	Outcome Outcome `json:"outcome"`
-	Reason  Reason  `json:"reason"`
+	Outcome Outcome
+	Reason  Reason
 	// Actions in their order; without those of Prune none for Skip, and none at all for
 	// Fail.
-	Actions []Action `json:"actions,omitempty"`
-	// Note is what the author of the task file should look at; empty for most decisions.
-	Note string `json:"note,omitempty"`
+	Actions []Action
 	// Path are the questions that were asked, with their answers: the way through the
 	// tree.
-	Path []Step `json:"path"`
+	Path []Step
 }
 
 // Step is one question and its answer.
@@ -239,6 +215,10 @@ func Decide(state State) Decision {
 		answer := at.ask(state)
 		decision.Path = append(decision.Path, Step{Question: at.question, Answer: answer})
 
+		if answer == Unset.String() {
+			answer = at.unset
+		}
+
 		next := at.branches[slices.IndexFunc(at.branches, func(b branch) bool { return b.answer == answer })]
 		if next.end == nil {
 			at = nodes[next.to]
@@ -248,10 +228,6 @@ func Decide(state State) Decision {
 
 		decision.Outcome, decision.Reason = next.end.outcome, next.end.reason
 		decision.Actions = next.end.actions(state)
-
-		if decision.Has(Detach) && state.Delete == True {
-			decision.Note = "lifecycle.delete.when is true as well: the object is detached, not deleted"
-		}
 
 		return decision
 	}

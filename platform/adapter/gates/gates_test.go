@@ -91,10 +91,6 @@ func TestNamedCases(t *testing.T) {
 			if diff := cmp.Diff(test.actions, got.Actions); diff != "" {
 				t.Error(diff)
 			}
-
-			if both := got.Has(gates.Detach) && test.state.Delete == gates.True; both != (got.Note != "") {
-				t.Errorf("note: %q", got.Note)
-			}
 		})
 	}
 }

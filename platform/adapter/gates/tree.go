@@ -8,26 +8,8 @@ import (
 	"sync"
 )
 
-// Nodes of the tree, by name.
-const (
-	root         = "detached"
-	nodeForeign  = "foreign"
-	nodeDetach   = "detach"
-	nodeDetachIt = "detachIt"
-	nodeDelete   = "delete"
-	nodeDeleteIt = "deleteIt"
-	nodeWhen     = "when"
-	nodeExists   = "exists"
-	nodeStale    = "stale"
-	nodeRecreate = "recreate"
-	nodeMayMake  = "mayMake"
-	nodePending  = "pending"
-	nodePatch    = "patch"
-	nodeMayPatch = "mayPatch"
-	nodeManifest = "manifest"
-	nodeApply    = "apply"
-	nodeOutdated = "outdated"
-)
+// root is the name of the first node.
+const root = "detached"
 
 // Answers.
 const (
@@ -40,6 +22,8 @@ type node struct {
 	name, question string
 	ask            func(State) string
 	branches       []branch
+	// unset is the answer that counts for a gate which the task file does not have.
+	unset string
 }
 
 // branch is where an answer leads: to a node or to an end.
@@ -102,38 +86,38 @@ func act(answer string, verb Verb, reason Reason) branch {
 	return branch{answer: answer, end: &end{outcome: Act, reason: reason, verb: verb, prune: prune}}
 }
 
-// gate is the answer of a gate.
-func gate(of func(State) Value, otherwise Value) func(State) string {
-	return func(state State) string {
-		if value := of(state); value != Unset {
-			return value.String()
-		}
-
-		return otherwise.String()
-	}
+// gate is the question whether a gate holds.
+func gate(name, question string, unset Value, of func(State) Value, branches ...branch) node {
+	return node{name, question, func(s State) string { return of(s).String() }, branches, unset.String()}
 }
 
-func answer(is func(State) bool) func(State) string {
-	return func(state State) string {
-		if is(state) {
+// check is a question that has a yes and a no.
+func check(name, question string, is func(State) bool, branches ...branch) node {
+	return choice(name, question, func(s State) string {
+		if is(s) {
 			return yes
 		}
 
 		return no
-	}
+	}, branches...)
+}
+
+// choice is any other question.
+func choice(name, question string, ask func(State) string, branches ...branch) node {
+	return node{name: name, question: question, ask: ask, branches: branches}
 }
 
 func found(state State) string { return state.Found.String() }
 
-// patchAnswer is error before true: no patch is sent while one of the gates has failed.
-func patchAnswer(state State) string {
-	for _, value := range []Value{Error, True} {
+// anyPatch is error before true: no patch is sent while one of the gates has failed.
+func anyPatch(state State) Value {
+	for _, value := range []Value{Error, True, False} {
 		if slices.Contains(state.Patch, value) {
-			return value.String()
+			return value
 		}
 	}
 
-	return False.String()
+	return Unset
 }
 
 // tree is the decision tree. An error in any gate that is reached ends it.
@@ -152,76 +136,53 @@ var tree = sync.OnceValue(func() map[string]node {
 
 // removal is the part of the tree that no when gates.
 func removal() []node {
-	return []node{{
-		root, "was the object detached before?", answer(func(s State) bool { return s.Found == Detached }),
-		[]branch{leave(yes, ReasonDetached), to(no, nodeForeign)},
-	}, {
-		nodeForeign, "is it somebody else's, and the resource being deleted?",
-		answer(func(s State) bool { return s.Found == Unmanaged && s.DeleteEvent }),
-		[]branch{leave(yes, ReasonNotManaged), to(no, nodeDetach)},
-	}, {
-		nodeDetach, "lifecycle.detach.when", gate(func(s State) Value { return s.Detach }, False),
-		[]branch{to("true", nodeDetachIt), fail("error", ReasonGate), to("false", nodeDelete)},
-	}, {
-		nodeDetachIt, "what is there to detach?", found,
-		[]branch{
+	return []node{
+		check(root, "was the object detached before?", func(s State) bool { return s.Found == Detached },
+			leave(yes, ReasonDetached), to(no, "foreign")),
+		check("foreign", "is it somebody else's, and the resource being deleted?",
+			func(s State) bool { return s.Found == Unmanaged && s.DeleteEvent },
+			leave(yes, ReasonNotManaged), to(no, "detach")),
+		gate("detach", "lifecycle.detach.when", False, func(s State) Value { return s.Detach },
+			to("true", "detachIt"), fail("error", ReasonGate), to("false", "delete")),
+		choice("detachIt", "what is there to detach?", found,
 			act("managed", Detach, ReasonDetach), act("deleting", Detach, ReasonDetach),
-			leave("absent", ReasonNothingThere), leave("unmanaged", ReasonNotManaged),
-		},
-	}, {
-		nodeDelete, "lifecycle.delete.when", gate(func(s State) Value { return s.Delete }, False),
-		[]branch{to("true", nodeDeleteIt), fail("error", ReasonGate), to("false", nodeStale)},
-	}, {
-		nodeDeleteIt, "what is there to delete?", found,
-		[]branch{
+			leave("absent", ReasonNothingThere), leave("unmanaged", ReasonNotManaged)),
+		gate("delete", "lifecycle.delete.when", False, func(s State) Value { return s.Delete },
+			to("true", "deleteIt"), fail("error", ReasonGate), to("false", "stale")),
+		choice("deleteIt", "what is there to delete?", found,
 			act("managed", Delete, ReasonDelete), act("deleting", Delete, ReasonDelete),
-			leave("absent", ReasonNothingThere), leave("unmanaged", ReasonNotManaged),
-		},
-	}}
+			leave("absent", ReasonNothingThere), leave("unmanaged", ReasonNotManaged)),
+	}
 }
 
 // writing is the part of the tree that a stale event does not reach.
 func writing() []node {
-	return []node{{
-		nodeStale, "is it managed, and newer than the event?",
-		answer(func(s State) bool { return (s.Found == Managed || s.Found == Deleting) && s.Generation == Newer }),
-		[]branch{leave(yes, ReasonStale), to(no, nodeWhen)},
-	}, {
-		nodeWhen, "when", gate(func(s State) Value { return s.When }, True),
-		[]branch{to("true", nodeExists), skip("false", ReasonWhen), fail("error", ReasonGate)},
-	}, {
-		nodeExists, "is there an object?", answer(func(s State) bool { return s.Found != Absent }),
-		[]branch{to(yes, nodeRecreate), to(no, nodeManifest)},
-	}, {
-		nodeRecreate, "lifecycle.recreate.when", gate(func(s State) Value { return s.Recreate }, False),
-		[]branch{to("true", nodeMayMake), fail("error", ReasonGate), to("false", nodePending)},
-	}, {
-		nodeMayMake, "can it be made anew?", mayMake,
-		[]branch{
-			act(yes, Recreate, ReasonRecreate), skip("still being deleted", ReasonDeletionPending), fail("not ours", ReasonNotManaged),
-		},
-	}, {
-		nodePending, "is it being deleted?", answer(func(s State) bool { return s.Found == Deleting }),
-		[]branch{skip(yes, ReasonDeletionPending), to(no, nodePatch)},
-	}, {
-		nodePatch, "any of lifecycle.patch[].when", patchAnswer,
-		[]branch{to("true", nodeMayPatch), fail("error", ReasonGate), to("false", nodeManifest)},
-	}, {
-		nodeMayPatch, "is it ours to patch?", answer(func(s State) bool { return s.Found == Managed }),
-		[]branch{act(yes, Patch, ReasonPatch), fail(no, ReasonNotManaged)},
-	}, {
-		nodeManifest, "is there a manifest?", answer(func(s State) bool { return !s.PatchOnly }),
-		[]branch{to(yes, nodeApply), skip(no, ReasonNoManifest)},
-	}, {
-		nodeApply, "lifecycle.apply.when", gate(func(s State) Value { return s.Apply }, True),
-		[]branch{to("true", nodeOutdated), skip("false", ReasonApplyWhen), fail("error", ReasonGate)},
-	}, {
-		nodeOutdated, "which generation is there?", outdated,
-		[]branch{
+	return []node{
+		check("stale", "is it managed, and newer than the event?",
+			func(s State) bool { return (s.Found == Managed || s.Found == Deleting) && s.Generation == Newer },
+			leave(yes, ReasonStale), to(no, "when")),
+		gate("when", "when", True, func(s State) Value { return s.When },
+			to("true", "exists"), skip("false", ReasonWhen), fail("error", ReasonGate)),
+		check("exists", "is there an object?", func(s State) bool { return s.Found != Absent },
+			to(yes, "recreate"), to(no, "manifest")),
+		gate("recreate", "lifecycle.recreate.when", False, func(s State) Value { return s.Recreate },
+			to("true", "mayMake"), fail("error", ReasonGate), to("false", "pending")),
+		choice("mayMake", "can it be made anew?", mayMake,
+			act(yes, Recreate, ReasonRecreate), skip("still being deleted", ReasonDeletionPending), fail("not ours", ReasonNotManaged)),
+		check("pending", "is it being deleted?", func(s State) bool { return s.Found == Deleting },
+			skip(yes, ReasonDeletionPending), to(no, "patch")),
+		gate("patch", "any of lifecycle.patch[].when", False, anyPatch,
+			to("true", "mayPatch"), fail("error", ReasonGate), to("false", "manifest")),
+		check("mayPatch", "is it ours to patch?", func(s State) bool { return s.Found == Managed },
+			act(yes, Patch, ReasonPatch), fail(no, ReasonNotManaged)),
+		check("manifest", "is there a manifest?", func(s State) bool { return !s.PatchOnly },
+			to(yes, "apply"), skip(no, ReasonNoManifest)),
+		gate("apply", "lifecycle.apply.when", True, func(s State) Value { return s.Apply },
+			to("true", "outdated"), skip("false", ReasonApplyWhen), fail("error", ReasonGate)),
+		choice("outdated", "which generation is there?", outdated,
 			act("none", Apply, ReasonCreate), act("an older one", Apply, ReasonGeneration),
-			skip("the event's", ReasonUnchanged), fail("not ours", ReasonNotManaged),
-		},
-	}}
+			skip("the event's", ReasonUnchanged), fail("not ours", ReasonNotManaged)),
+	}
 }
 
 func mayMake(state State) string {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -23,16 +24,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
 const (
-	defaultTimeout   = 10 * time.Second
-	defaultAttempts  = 3
-	defaultBaseDelay = time.Second
-	defaultMaxDelay  = 30 * time.Second
-	defaultTokenTTL  = time.Minute
-	defaultVersion   = "v1"
-
 	// MaxAttempts bounds what a task file may ask for.
 	MaxAttempts = 10
 	// MaxBody of an answer, in bytes.
@@ -57,7 +52,7 @@ type Options struct {
 	Transport http.RoundTripper
 	// Calls, if there, count and time each try.
 	Calls *metrics.Calls
-	// Clock of pauses and of the token's age. Default: the real one.
+	// Clock of pauses. Default: the real one.
 	Clock clock.Clock
 	// Random gives numbers in [0,1) for the jitter. Default: math/rand/v2.
 	Random func() float64
@@ -74,7 +69,7 @@ type Client struct {
 
 // Request is one call; its texts are rendered.
 type Request struct {
-	// Method is GET, POST, PUT, PATCH or DELETE; empty is GET.
+	// Method; empty is GET.
 	Method string
 	// URL is absolute, or relative to the fleet API's root.
 	URL string
@@ -93,7 +88,6 @@ type Request struct {
 // Response is an answer of class 2xx.
 type Response struct {
 	Status int
-	Header http.Header
 	Body   []byte
 }
 
@@ -101,11 +95,7 @@ type Response struct {
 // query or fragment.
 func New(options Options) (*Client, error) {
 	base, err := url.Parse(options.API.BaseURL)
-	if err != nil {
-		return nil, errors.New("clients.hyperfleet_api.base_url: it is no URL; write http(s)://HOST:PORT")
-	}
-
-	if base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
 		base.RawQuery != "" || base.Fragment != "" {
 		return nil, errors.New("clients.hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in auth.token_path")
 	}
@@ -121,10 +111,6 @@ func New(options Options) (*Client, error) {
 		c.random = rand.Float64
 	}
 
-	if !known(c.api.RetryBackoff) {
-		return nil, fmt.Errorf("clients.hyperfleet_api.retry_backoff: %q is none of exponential, linear, constant", c.api.RetryBackoff)
-	}
-
 	transport, err := c.transport(options)
 	if err != nil {
 		return nil, err
@@ -136,25 +122,14 @@ func New(options Options) (*Client, error) {
 }
 
 func withDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
-	set := func(at *time.Duration, value time.Duration) {
-		if *at <= 0 {
-			*at = value
-		}
-	}
-	set(&api.Timeout, defaultTimeout)
-	set(&api.BaseDelay, defaultBaseDelay)
-	set(&api.MaxDelay, defaultMaxDelay)
-	set(&api.Auth.TokenCacheTTL, defaultTokenTTL)
-
-	api.RetryAttempts = cmp.Or(max(api.RetryAttempts, 0), defaultAttempts)
+	api.Timeout = cmp.Or(api.Timeout, 10*time.Second)
+	api.BaseDelay = cmp.Or(api.BaseDelay, time.Second)
+	api.MaxDelay = cmp.Or(api.MaxDelay, 30*time.Second)
+	api.RetryAttempts = cmp.Or(api.RetryAttempts, 3)
 	api.RetryBackoff = cmp.Or(api.RetryBackoff, Exponential)
-	api.Version = cmp.Or(api.Version, defaultVersion)
+	api.Version = cmp.Or(api.Version, "v1")
 
 	return api
-}
-
-func known(backoff string) bool {
-	return backoff == Exponential || backoff == Linear || backoff == Constant
 }
 
 // transport adds to the plain one what every try needs.
@@ -181,19 +156,17 @@ func (c *Client) transport(options Options) (http.RoundTripper, error) {
 		toOthers = options.Calls.Transport("api_call", nil, toOthers)
 	}
 
-	token := &tokenFile{path: c.api.Auth.TokenPath, ttl: c.api.Auth.TokenCacheTTL, clock: c.clock}
-
 	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		if !c.isAPI(r.URL) {
 			return toOthers.RoundTrip(r)
 		}
 
-		return c.toAPI(r, token, toAPI)
+		return c.toAPI(r, toAPI)
 	}), nil
 }
 
 // toAPI sends what only the fleet API is sent.
-func (c *Client) toAPI(r *http.Request, token *tokenFile, next http.RoundTripper) (*http.Response, error) {
+func (c *Client) toAPI(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 	r = r.Clone(r.Context())
 
 	for name, value := range c.api.DefaultHeaders {
@@ -202,21 +175,16 @@ func (c *Client) toAPI(r *http.Request, token *tokenFile, next http.RoundTripper
 		}
 	}
 
-	if token.path != "" && r.Header.Get("Authorization") == "" {
-		value, err := token.read()
+	if file := c.api.Auth.TokenPath; file != "" && r.Header.Get("Authorization") == "" {
+		token, err := client.Token(file)
 		if err != nil {
 			return nil, err
 		}
 
-		r.Header.Set("Authorization", "Bearer "+value)
+		r.Header.Set("Authorization", "Bearer "+token)
 	}
 
-	answer, err := next.RoundTrip(r)
-	if err == nil && answer.StatusCode == http.StatusUnauthorized {
-		token.forget() // it may have been replaced before its time
-	}
-
-	return answer, err
+	return next.RoundTrip(r)
 }
 
 // isAPI compares origins: what the fleet API may be told, no other host and no other
@@ -248,10 +216,10 @@ func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
 		return nil, err
 	}
 
-	request, err = c.complete(request)
-	if err != nil {
-		return nil, err
-	}
+	request.Method = cmp.Or(request.Method, http.MethodGet)
+	request.Timeout = cmp.Or(request.Timeout, c.api.Timeout)
+	request.Attempts = min(cmp.Or(request.Attempts, c.api.RetryAttempts), MaxAttempts)
+	request.Backoff = cmp.Or(request.Backoff, c.api.RetryBackoff)
 
 	for try := 1; ; try++ {
 		response, err := c.once(ctx, target, request)
@@ -270,30 +238,6 @@ func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
 	}
 }
 
-// complete fills in what the request leaves to the API's settings.
-func (c *Client) complete(request Request) (Request, error) {
-	request.Method = cmp.Or(request.Method, http.MethodGet)
-
-	switch request.Method {
-	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
-	default:
-		return request, fmt.Errorf("api_call: method %q is none of GET, POST, PUT, PATCH, DELETE", request.Method)
-	}
-
-	request.Timeout = cmp.Or(max(request.Timeout, 0), c.api.Timeout)
-	request.Attempts = cmp.Or(max(request.Attempts, 0), c.api.RetryAttempts)
-
-	request.Attempts = min(request.Attempts, MaxAttempts)
-
-	request.Backoff = cmp.Or(request.Backoff, c.api.RetryBackoff)
-
-	if !known(request.Backoff) {
-		return request, fmt.Errorf("api_call: retry_backoff %q is none of exponential, linear, constant", request.Backoff)
-	}
-
-	return request, nil
-}
-
 // once is one try.
 func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*Response, error) {
 	// The time of a try is not the injected clock's: it bounds a connection.
@@ -302,16 +246,12 @@ func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*R
 
 	where := request.Method + " " + shown(target)
 
-	httpRequest, err := http.NewRequestWithContext(bounded, request.Method, target.String(), body(request.Body))
+	httpRequest, err := http.NewRequestWithContext(bounded, request.Method, target.String(), strings.NewReader(request.Body))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, bare(err))
 	}
 
-	for name, values := range request.Header {
-		for _, value := range values {
-			httpRequest.Header.Add(name, value)
-		}
-	}
+	maps.Copy(httpRequest.Header, request.Header)
 
 	if request.Body != "" && httpRequest.Header.Get("Content-Type") == "" {
 		httpRequest.Header.Set("Content-Type", "application/json")
@@ -321,13 +261,13 @@ func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*R
 
 	answer, err := c.http.Do(httpRequest)
 	if err != nil {
-		return nil, &networkError{where: where, err: bare(err), ended: ctx.Err() != nil}
+		return nil, &networkError{where: where, err: bare(err)}
 	}
 	defer answer.Body.Close() //nolint:errcheck // it was read, or is of no use
 
 	read, err := io.ReadAll(io.LimitReader(answer.Body, MaxBody+1))
 	if err != nil {
-		return nil, &networkError{where: where, err: fmt.Errorf("read the answer: %w", bare(err)), ended: ctx.Err() != nil}
+		return nil, &networkError{where: where, err: fmt.Errorf("read the answer: %w", bare(err))}
 	}
 
 	if len(read) > MaxBody {
@@ -335,18 +275,12 @@ func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*R
 	}
 
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
-		return nil, c.statusError(where, target, answer, read)
+		answer.Body = io.NopCloser(bytes.NewReader(read))
+
+		return nil, c.statusError(where, target, answer)
 	}
 
-	return &Response{Status: answer.StatusCode, Header: answer.Header, Body: read}, nil
-}
-
-func body(text string) io.Reader {
-	if text == "" {
-		return http.NoBody
-	}
-
-	return bytes.NewReader([]byte(text))
+	return &Response{Status: answer.StatusCode, Body: read}, nil
 }
 
 // pause says whether to try again, and after how long.

@@ -4,21 +4,15 @@
 package httpcall
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/platform/client"
 )
-
-// codeNoResource is the fleet API's word for a resource that is not there
-// (api/openapi, Problem.code).
-const codeNoResource = "HYPERFLEET-NTF-001"
-
-const maxTitle = 200
 
 // StatusError is an answer that is not 2xx. Its text holds nothing of the request, and of
 // the answer only what the fleet API says in a problem.
@@ -27,6 +21,9 @@ type StatusError struct {
 	Status int
 	// Code and Title are those of the fleet API's problem (RFC 9457), if it sent one.
 	Code, Title string
+	// Gone is the fleet API's well-formed answer that there is no such resource. A 404 that
+	// says anything else, or nothing, is not one.
+	Gone bool
 
 	where      string
 	redirect   bool
@@ -49,8 +46,6 @@ func (e *StatusError) Error() string {
 type networkError struct {
 	where string
 	err   error
-	// ended: the caller's own time was up.
-	ended bool
 }
 
 // Error names the call.
@@ -73,38 +68,17 @@ func Transient(err error) bool {
 	return errors.As(err, &network)
 }
 
-// Gone tells the fleet API's well-formed answer that there is no such resource. A 404
-// that says anything else, or nothing, is not one.
-func Gone(err error) bool {
-	var status *StatusError
-
-	return errors.As(err, &status) && status.Status == http.StatusNotFound && status.Code == codeNoResource
-}
-
 // statusError reads what the fleet API says of an answer that is not 2xx. What other
 // servers say is not repeated: it may echo what they were sent.
-func (c *Client) statusError(where string, target *url.URL, answer *http.Response, body []byte) error {
+func (c *Client) statusError(where string, target *url.URL, answer *http.Response) error {
 	out := &StatusError{
 		Status: answer.StatusCode, where: where, retryAfter: c.retryAfter(answer),
 		redirect: answer.StatusCode >= 300 && answer.StatusCode < 400 && answer.Header.Get("Location") != "",
 	}
 
-	media, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type"))
-	if media != "application/problem+json" || !c.isAPI(target) {
-		return out
-	}
-
-	var problem struct {
-		Status int    `json:"status"`
-		Code   string `json:"code"`
-		Title  string `json:"title"`
-	}
-
-	if json.Unmarshal(body, &problem) == nil && problem.Status == answer.StatusCode {
-		out.Code, out.Title = problem.Code, problem.Title
-		if len(out.Title) > maxTitle {
-			out.Title = out.Title[:maxTitle]
-		}
+	if c.isAPI(target) {
+		problem := client.Problem(where, answer)
+		out.Code, out.Title, out.Gone = problem.Code, problem.Title, errors.Is(problem, client.ErrNotFound)
 	}
 
 	return out

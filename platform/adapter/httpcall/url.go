@@ -57,7 +57,5 @@ func (c *Client) resolve(text string) (*url.URL, error) {
 
 // shown is a URL for texts: without user and query, which may hold secrets.
 func shown(target *url.URL) string {
-	out := url.URL{Scheme: target.Scheme, Host: target.Host, Path: target.Path}
-
-	return out.String()
+	return (&url.URL{Scheme: target.Scheme, Host: target.Host, Path: target.Path}).String()
 }

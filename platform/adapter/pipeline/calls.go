@@ -18,34 +18,34 @@ import (
 
 // fetch makes a call of a param or a precondition, and gives its answer: JSON, or nil for
 // an answer without a body. A 404 is a value that is not there.
-func (r *run) fetch(ctx context.Context, call *task.APICall) (any, *CallTrace, error) {
-	_, response, trace, err := r.call(ctx, call)
+func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, error) {
+	_, response, err := r.call(ctx, call, step)
 	if err != nil {
 		if status, ok := errors.AsType[*httpcall.StatusError](err); ok && status.Status == http.StatusNotFound && status.Code != "" {
 			err = fmt.Errorf("%w: %w", errAbsent, err)
 		}
 
-		return nil, trace, err
+		return nil, err
 	}
 
 	if len(response.Body) == 0 {
-		return nil, trace, nil
+		return nil, nil //nolint:nilnil // no value is one
 	}
 
 	answer, err := decode(response.Body)
 	if err != nil {
-		return nil, trace, fmt.Errorf("%s %s: read the answer: %w", trace.Method, call.URL, err)
+		return nil, fmt.Errorf("%s %s: read the answer: %w", call.Method, call.URL, err)
 	}
 
 	r.learn(answer)
 
-	return answer, trace, nil
+	return answer, nil
 }
 
 // learn takes out of an answer what it says of the event's own resource.
 func (r *run) learn(answer any) {
 	resource, ok := answer.(map[string]any)
-	if !ok || resource["id"] != r.about.id {
+	if !ok || resource["id"] != r.about.ResourceID {
 		return
 	}
 
@@ -59,42 +59,41 @@ func (r *run) know(generation int64, deleting bool) {
 }
 
 // call renders and makes one call, and gives what was sent and what came back.
-func (r *run) call(ctx context.Context, call *task.APICall) (httpcall.Request, *httpcall.Response, *CallTrace, error) {
-	trace := &CallTrace{Method: call.Method}
+func (r *run) call(ctx context.Context, call *task.APICall, step *Step) (httpcall.Request, *httpcall.Response, error) {
+	step.Call = &Call{Method: call.Method}
 
 	request, err := render(call, r.vars)
 	if err != nil {
-		return request, nil, trace, err
+		return request, nil, err
 	}
 
+	step.Call.URL = call.URL.String()
 	if r.p.Values {
-		trace.URL = request.URL
-	} else {
-		trace.URL = call.URL.String()
+		step.Call.URL = request.URL
 	}
 
-	response, err := r.p.HTTP.Do(ctx, request)
+	response, err := r.p.http.Do(ctx, request)
 	if err == nil {
-		trace.Status = response.Status
+		step.Call.Status = response.Status
 
-		return request, response, trace, nil
+		return request, response, nil
 	}
 
 	if status, ok := errors.AsType[*httpcall.StatusError](err); ok {
-		trace.Status = status.Status
+		step.Call.Status = status.Status
+
+		if status.Gone {
+			// It may be another resource that the call was about.
+			err = errors.Join(err, r.ask(ctx))
+		}
 	}
 
-	if httpcall.Gone(err) {
-		// It may be another resource that the call was about.
-		err = errors.Join(err, r.ask(ctx))
-	}
-
-	return request, nil, trace, err
+	return request, nil, err
 }
 
 // ask has the API say what is true of the event's own resource now.
 func (r *run) ask(ctx context.Context) error {
-	resource, err := r.p.API.Get(ctx, r.about.id)
+	resource, err := r.p.api.Get(ctx, r.about.ResourceID)
 
 	switch {
 	case errors.Is(err, client.ErrNotFound):

@@ -20,41 +20,36 @@ import (
 // event has. Trying it again changes nothing.
 var ErrMalformed = errors.New("malformed event")
 
-// subject is what an event is about.
-type subject struct {
-	id, kind   string
-	generation int64
-	// data is the event's data as expressions see it: the variable event.
-	data map[string]any
-}
+// parse reads what an event is about, and its data as expressions see it: the variable event.
+func parse(event cloudevents.Event) (EventTrace, map[string]any, error) {
+	about := EventTrace{ID: event.ID(), Type: event.Type()}
 
-// parse reads an event.
-func parse(event cloudevents.Event) (subject, error) {
 	if !isReconcile(event.Type()) {
-		return subject{}, fmt.Errorf("%w: its type is %q, want %sKIND%s",
+		return about, nil, fmt.Errorf("%w: its type is %q, want %sKIND%s",
 			ErrMalformed, event.Type(), events.TypePrefix, events.TypeSuffix)
 	}
 
-	data, err := object(event.Data())
-	if err != nil {
-		return subject{}, fmt.Errorf("%w: its data is no JSON object: %w", ErrMalformed, err)
+	value, err := decode(event.Data())
+	data, ok := value.(map[string]any)
+
+	if err != nil || !ok {
+		return about, nil, fmt.Errorf("%w: its data is no JSON object", ErrMalformed)
 	}
 
-	s := subject{data: data}
-	s.kind, _ = data["kind"].(string)
-
-	if s.id, _ = data["id"].(string); s.id == "" || len(validation.IsValidLabelValue(s.id)) > 0 {
-		return subject{}, fmt.Errorf("%w: its data has no id that can be one", ErrMalformed)
+	id, _ := data["id"].(string)
+	if id == "" || len(validation.IsValidLabelValue(id)) > 0 {
+		return about, nil, fmt.Errorf("%w: its data has no id that can be one", ErrMalformed)
 	}
 
 	generation, ok := data["generation"].(int64)
 	if !ok || generation < 1 || generation > math.MaxInt32 {
-		return subject{}, fmt.Errorf("%w: the generation in its data is no whole number from 1 on, of 32 bits", ErrMalformed)
+		return about, nil, fmt.Errorf("%w: the generation in its data is no whole number from 1 on, of 32 bits", ErrMalformed)
 	}
 
-	s.generation = generation
+	about.Kind, _ = data["kind"].(string)
+	about.ResourceID, about.Generation = id, generation
 
-	return s, nil
+	return about, data, nil
 }
 
 // isReconcile knows the type of events, and the one that upstream's Sentinel gives them.
@@ -69,22 +64,8 @@ func isReconcile(kind string) bool {
 	return false
 }
 
-// object reads a JSON object; its whole numbers are int64, the others float64.
-func object(data []byte) (map[string]any, error) {
-	value, err := decode(data)
-	if err != nil {
-		return nil, err
-	}
-
-	out, ok := value.(map[string]any)
-	if !ok {
-		return nil, errors.New("it is something else")
-	}
-
-	return out, nil
-}
-
-// decode reads one JSON value. Errors don't hold what was read.
+// decode reads one JSON value: whole numbers are int64, the others float64. Errors don't hold
+// what was read.
 func decode(data []byte) (any, error) {
 	var value any
 	if err := json.Unmarshal(data, &value); err != nil {

@@ -24,12 +24,12 @@ func FuzzParse(f *testing.F) {
 
 	f.Add("io.hyperfleet.reconcile", []byte(`{"id":"a","generation":1}`))
 
-	f.Fuzz(func(t *testing.T, kind string, data []byte) {
+	f.Fuzz(func(t *testing.T, kind string, encoded []byte) {
 		event := cloudevents.NewEvent()
 		event.SetType(kind)
-		event.DataEncoded = data
+		event.DataEncoded = encoded
 
-		about, err := parse(event)
+		about, data, err := parse(event)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Errorf("another error: %v", err)
@@ -38,11 +38,11 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 
-		if about.id == "" || len(validation.IsValidLabelValue(about.id)) > 0 || about.generation < 1 || about.generation > 1<<31-1 {
+		if about.ResourceID == "" || len(validation.IsValidLabelValue(about.ResourceID)) > 0 || about.Generation < 1 || about.Generation > 1<<31-1 {
 			t.Errorf("taken: %+v", about)
 		}
 
-		if _, err := json.Marshal(about.data); err != nil {
+		if _, err := json.Marshal(data); err != nil {
 			t.Errorf("its data is no JSON: %v", err)
 		}
 	})

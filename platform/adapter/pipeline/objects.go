@@ -6,15 +6,10 @@ package pipeline
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
-	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
 // resources runs the resources phase.
@@ -38,11 +33,12 @@ func (r *run) resources(ctx context.Context) {
 
 	r.vars["adapter"] = r.adapter()
 
-	result, err := r.p.Resources(ctx, Work{
-		ResourceID: r.about.id, Generation: r.about.generation, Deleting: r.deleting, Vars: maps.Clone(r.vars),
+	result, err := r.p.resources(ctx, resources.Input{
+		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
+		ResourceID: r.about.ResourceID, Generation: r.about.Generation, Deleting: r.deleting,
+		Seen: r.p.seen, Clock: r.p.Clock, Log: r.p.Log,
 	})
-	r.result.Resources = result
-	r.trace(result)
+	r.result.Resources, r.result.Trace.Resources = result, result.Outcomes
 
 	if err = errors.Join(err, result.Err()); err == nil {
 		return
@@ -67,93 +63,6 @@ func again(result resources.Result, err error) bool {
 	return slices.ContainsFunc(failed, func(o resources.Outcome) bool { return mayPass(o.Err) })
 }
 
-// trace writes down what was decided about each entry.
-func (r *run) trace(result resources.Result) {
-	for i := range result.Outcomes {
-		outcome := &result.Outcomes[i]
-		line := ResourceTrace{
-			Name: outcome.Resource, Outcome: string(outcome.Decision.Outcome), Operation: string(outcome.Operation),
-			Reason: outcome.Reason, Message: outcome.Message, Object: outcome.Object, Pending: outcome.Pending,
-			Pruned: outcome.Pruned,
-		}
-
-		if outcome.Err != nil {
-			line.Outcome, line.Error = string(gates.Fail), outcome.Err.Error()
-		}
-
-		entry := r.entry(outcome.Resource)
-
-		for _, step := range outcome.Decision.Path {
-			said := StepTrace{Question: step.Question, Answer: step.Answer}
-
-			if entry != nil {
-				about := asked(entry, step, outcome.Decision)
-				if len(about) == 0 && strings.HasSuffix(step.Question, "when") {
-					said.Answer = "not set"
-				}
-
-				line.Gates = append(line.Gates, about...)
-			}
-
-			line.Path = append(line.Path, said)
-		}
-
-		r.result.Trace.Resources = append(r.result.Trace.Resources, line)
-	}
-}
-
-func (r *run) entry(name string) *task.Resource {
-	for i := range r.p.Task.Resources {
-		if r.p.Task.Resources[i].Name == name {
-			return &r.p.Task.Resources[i]
-		}
-	}
-
-	return nil
-}
-
-// asked gives the expressions that a question of the decision tree is about.
-func asked(entry *task.Resource, step gates.Step, decision gates.Decision) []GateTrace {
-	one := func(gate string, expression *cel.Program) []GateTrace {
-		if expression == nil {
-			return nil
-		}
-
-		return []GateTrace{{Gate: gate, Expression: expression.String(), Value: step.Answer, Inputs: expression.Variables()}}
-	}
-
-	switch step.Question {
-	case "when":
-		return one("when", entry.When)
-	case "lifecycle.detach.when":
-		return one(step.Question, entry.Detach)
-	case "lifecycle.delete.when":
-		return one(step.Question, entry.Delete)
-	case "lifecycle.recreate.when":
-		return one(step.Question, entry.Recreate)
-	case "lifecycle.apply.when":
-		return one(step.Question, entry.Apply)
-	}
-
-	if !strings.Contains(step.Question, "lifecycle.patch") {
-		return nil
-	}
-
-	var out []GateTrace
-
-	for i := range entry.Patches {
-		gate := one("lifecycle.patch["+strconv.Itoa(i)+"].when", entry.Patches[i].When)
-		if len(gate) > 0 && decision.Has(gates.Patch) {
-			// The question is about all of them; those that hold are among the actions.
-			gate[0].Value = strconv.FormatBool(slices.Contains(decision.Actions, gates.Action{Verb: gates.Patch, Index: i}))
-		}
-
-		out = append(out, gate...)
-	}
-
-	return out
-}
-
 func stale(result resources.Result) bool {
 	return slices.ContainsFunc(result.Outcomes, func(o resources.Outcome) bool {
 		return o.Reason == string(gates.ReasonStale)
@@ -165,7 +74,7 @@ func stale(result resources.Result) bool {
 // preconditions alone.
 func (r *run) adapter() map[string]any {
 	out := map[string]any{
-		"name": r.p.Identity.Name, "version": r.p.Identity.Version, "frameworkVersion": r.p.FrameworkVersion,
+		"name": r.p.Deployment.Adapter.Name, "version": r.p.Deployment.Adapter.Version, "frameworkVersion": r.p.FrameworkVersion,
 		"executionStatus": "success", "resourcesSkipped": r.skipped != "", "skipReason": r.skipped,
 		"errorReason": "", "errorMessage": "", "executionError": nil,
 		"resourceErrors": map[string]any{}, "resourceOutcomes": map[string]any{},

@@ -12,9 +12,9 @@ import (
 	"os"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
-	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
 // maxParamFile is how long a file of a param may be, in bytes.
@@ -28,65 +28,63 @@ var errAbsent = errors.New("there is no value")
 func (r *run) params(ctx context.Context) {
 	for i := range r.p.Task.Params {
 		param := &r.p.Task.Params[i]
-		trace := ParamTrace{Name: param.Name, Source: source(param), Outcome: StepDone}
+		step := Step{Name: param.Name, Source: source(param), Outcome: StepNotReached}
 
-		value, err := r.param(ctx, param, &trace)
-		if err == nil {
-			r.vars[param.Name] = value
-			trace.Value = r.shown(param, value)
-		} else {
-			r.missing(param, err, &trace)
+		if r.going() {
+			step.Outcome = StepDone
+
+			if value, err := r.param(ctx, param, &step); err != nil {
+				r.missing(param, err, &step)
+			} else {
+				r.give(param, value, &step)
+			}
 		}
 
-		r.result.Trace.Params = append(r.result.Trace.Params, trace)
-
-		if !r.going() {
-			r.notReached(i + 1)
-
-			return
-		}
+		r.result.Trace.Params = append(r.result.Trace.Params, step)
 	}
 }
 
-func (r *run) notReached(from int) {
-	for i := from; i < len(r.p.Task.Params); i++ {
-		param := &r.p.Task.Params[i]
-		r.result.Trace.Params = append(r.result.Trace.Params,
-			ParamTrace{Name: param.Name, Source: source(param), Outcome: StepNotReached})
+// give makes a value a variable. The trace has it for dry runs alone, and never what a file
+// holds.
+func (r *run) give(param *task.Param, value any, step *Step) {
+	r.vars[param.Name] = value
+
+	switch {
+	case !r.p.Values:
+	case param.File != nil:
+		step.Value = log.Redacted
+	default:
+		step.Value = value
 	}
 }
 
 // missing decides about a param without a value. A default stands in for what is not
 // there; it does not hide that the place where it might be could not be looked at.
-func (r *run) missing(param *task.Param, err error, trace *ParamTrace) {
+func (r *run) missing(param *task.Param, err error, step *Step) {
 	if err != errAbsent { //nolint:errorlint // a wrapped one says more than that
-		trace.Error = err.Error()
+		step.Error = err.Error()
 	}
 
 	if r.gone {
-		trace.Outcome = StepFailed
+		step.Outcome = StepFailed
 
 		return
 	}
 
-	hard := param.APICall != nil && !errors.Is(err, errAbsent) || mayPass(err) ||
-		errors.Is(err, cel.ErrCost) || errors.Is(err, cel.ErrTime)
-
 	switch {
-	case hard, param.Required && param.Default == nil:
-		trace.Outcome = StepFailed
+	case param.APICall != nil && !errors.Is(err, errAbsent), hard(err), param.Required && param.Default == nil:
+		step.Outcome = StepFailed
 		r.fail(PhaseParams, param.Name, fmt.Errorf("param %s: %w", param.Name, err))
 	case param.Default != nil:
-		trace.Outcome = StepDefault
-		r.vars[param.Name] = param.Default
-		trace.Value = r.shown(param, param.Default)
+		step.Outcome = StepDefault
+		r.give(param, param.Default, step)
 	default:
-		trace.Outcome = StepAbsent
+		step.Outcome = StepAbsent
 	}
 }
 
 // param takes one value.
-func (r *run) param(ctx context.Context, param *task.Param, trace *ParamTrace) (any, error) {
+func (r *run) param(ctx context.Context, param *task.Param, step *Step) (any, error) {
 	var (
 		value any
 		err   error
@@ -100,7 +98,7 @@ func (r *run) param(ctx context.Context, param *task.Param, trace *ParamTrace) (
 	case param.File != nil:
 		value, err = readFile(param.File)
 	case param.APICall != nil:
-		value, trace.Call, err = r.fetch(ctx, param.APICall)
+		value, err = r.fetch(ctx, param.APICall, step)
 	}
 
 	if err != nil {
@@ -115,7 +113,7 @@ func (r *run) param(ctx context.Context, param *task.Param, trace *ParamTrace) (
 }
 
 // readFile reads a file anew for each event. Its error names the file, not what is in it.
-func readFile(from *task.File) (any, error) {
+func readFile(from *adapter.FileSource) (any, error) {
 	file, err := os.Open(from.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", errAbsent, err)
@@ -135,7 +133,7 @@ func readFile(from *task.File) (any, error) {
 		return nil, fmt.Errorf("file %s is larger than %d bytes", from.Path, maxParamFile)
 	}
 
-	if from.Trim {
+	if from.Trim == nil || *from.Trim {
 		return strings.TrimSpace(string(data)), nil
 	}
 
@@ -154,17 +152,5 @@ func source(param *task.Param) string {
 		return "api_call: " + param.APICall.Method + " " + param.APICall.URL.String()
 	default:
 		return ""
-	}
-}
-
-// shown is a value as the trace has it: only for dry runs, and never what a file holds.
-func (r *run) shown(param *task.Param, value any) any {
-	switch {
-	case !r.p.Values:
-		return nil
-	case param.File != nil:
-		return log.Redacted
-	default:
-		return value
 	}
 }

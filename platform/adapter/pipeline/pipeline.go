@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"go.opentelemetry.io/otel"
@@ -17,79 +18,96 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
 const tracerName = "github.com/hyperfleet/hyperfleet/platform/adapter"
 
-// Options of New.
+// Options of New. Deployment and Task are required and checked.
 type Options struct {
+	Deployment *adapter.Deployment
 	// Task is what to do with events.
 	Task *task.Task
-	// Identity of the adapter, for reports and the variable adapter.
-	Identity adapter.Identity
+	// Clients by the name of their transport.
+	Clients map[string]transport.Client
+	// Keys of the HMAC. Without them objects carry none, as in dry runs.
+	Keys *stamp.Keys
 	// FrameworkVersion is the program's.
 	FrameworkVersion string
-	// HTTP makes the calls of the task file.
-	HTTP *httpcall.Client
-	// API takes the framework's own reports, and says whether a resource is gone.
-	API *client.Client
-	// Resources is the resources phase.
-	Resources func(context.Context, Work) (resources.Result, error)
-	// Config is the deployment configuration without secrets, and Env the environment
-	// variables that it lists: the variables config and env.
-	Config map[string]any
-	Env    map[string]string
+	// Env are the environment variables that the task file sees.
+	Env map[string]string
+	// Transport of calls to the fleet API and others. Default: the network.
+	Transport http.RoundTripper
+	// Calls, if there, count and time the calls.
+	Calls *metrics.Calls
 	// Values puts the values of params, captures and payloads into the trace: for dry
 	// runs, never for logs.
 	Values bool
 	// Clock. Default: the real one.
-	Clock clock.PassiveClock
-	// Log of the task file's own lines. Default: slog.Default.
+	Clock clock.Clock
+	// Log, also of the task file's own lines. Default: slog.Default.
 	Log *slog.Logger
-}
-
-// Work is what the resources phase is given.
-type Work struct {
-	// ResourceID and Generation are the event's.
-	ResourceID string
-	Generation int64
-	// Deleting says that the API's resource is being deleted.
-	Deleting bool
-	// Vars are the variables of CEL and templates, but for resources.
-	Vars map[string]any
 }
 
 // Pipeline handles events. It may be used from any goroutine.
 type Pipeline struct {
 	Options
 
-	env map[string]any
+	// http makes the calls of the task file.
+	http *httpcall.Client
+	// api takes the framework's own reports, and says whether a resource is gone.
+	api     *client.Client
+	stamper *stamp.Stamper
+	seen    *resources.Generations
+	// resources is the resources phase; tests have their own.
+	resources func(context.Context, resources.Input) (resources.Result, error)
+	// config and env are the variables of those names.
+	config, env map[string]any
 }
 
-// New checks that everything is there.
+// New makes the pipeline of an adapter.
 func New(options Options) (*Pipeline, error) {
-	if options.Task == nil || options.HTTP == nil || options.API == nil || options.Resources == nil {
-		return nil, errors.New("make pipeline: it needs a task, calls, the fleet API and a resources phase")
-	}
-
-	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
 
-	p := &Pipeline{Options: options, env: map[string]any{}}
+	p := &Pipeline{
+		Options: options, seen: resources.NewGenerations(), resources: resources.Run,
+		config: task.Redacted(options.Deployment), env: map[string]any{},
+	}
 	for name, value := range options.Env {
 		p.env[name] = value
 	}
 
-	if p.Config == nil {
-		p.Config = map[string]any{}
-	}
+	var errStamp, errHTTP, errAPI error
 
-	return p, nil
+	p.stamper, errStamp = stamp.New(options.Deployment.Adapter.Name, options.Keys)
+	p.http, errHTTP = httpcall.New(httpcall.Options{
+		API: options.Deployment.Clients.HyperFleetAPI, Transport: options.Transport, Calls: options.Calls, Clock: options.Clock,
+	})
+	p.api, errAPI = APIClient(options.Deployment, client.Options{
+		Calls: options.Calls, Transport: options.Transport, Clock: options.Clock,
+	})
+
+	return p, errors.Join(errStamp, errHTTP, errAPI)
+}
+
+// APIClient is the framework's own client of the fleet API. Headers such as those of a
+// tenant belong to its calls as well.
+func APIClient(deployment *adapter.Deployment, options client.Options) (*client.Client, error) {
+	api := deployment.Clients.HyperFleetAPI
+	options.Headers, options.UserAgent = api.DefaultHeaders, "hyperfleet-adapter"
+
+	return client.New(platform.APIClient{
+		BaseURL: api.BaseURL, CAFile: api.CAFile, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath,
+	}, options)
 }
 
 // Handle handles one event. Of a Look whose preconditions are unmet it reports nothing:
@@ -98,25 +116,24 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "adapter event")
 	defer span.End()
 
-	r := &run{p: p, result: Result{Status: Success, Trace: Trace{Event: EventTrace{ID: event.ID(), Type: event.Type()}}}}
+	about, data, err := parse(event)
+	r := &run{
+		p: p, about: about, look: ctx.Value(lookKey{}) != nil, result: Result{Status: Success, Trace: Trace{Event: about}},
+		log: p.Log.With("event", about.ID, "resourceId", about.ResourceID, "kind", about.Kind, "generation", about.Generation),
+	}
 
-	about, err := parse(event)
 	if err != nil {
 		r.fail(PhaseEvent, "", err)
-		r.result.Err = broker.Poison(fmt.Errorf("event %s: %w", event.ID(), err))
+		r.result.Err = broker.Poison(fmt.Errorf("event %s: %w", about.ID, err))
 		r.finish()
 
 		return r.result
 	}
 
-	span.SetAttributes(attribute.String("hyperfleet.resource.id", about.id),
-		attribute.String("hyperfleet.resource.kind", about.kind), attribute.Int64("hyperfleet.generation", about.generation))
+	span.SetAttributes(attribute.String("hyperfleet.resource.id", about.ResourceID),
+		attribute.String("hyperfleet.resource.kind", about.Kind), attribute.Int64("hyperfleet.generation", about.Generation))
 
-	r.about, r.look = about, isLook(ctx)
-	r.result.Trace.Event.ResourceID, r.result.Trace.Event.Kind = about.id, about.kind
-	r.result.Trace.Event.Generation = about.generation
-	r.log = p.Log.With("event", event.ID(), "resourceId", about.id, "kind", about.kind, "generation", about.generation)
-	r.vars = p.variables(about)
+	r.vars = p.variables(data)
 	r.vars["adapter"] = r.adapter()
 
 	r.phases(ctx)
@@ -134,12 +151,10 @@ type lookKey struct{}
 // Look marks the handling of an event again because an object has changed.
 func Look(ctx context.Context) context.Context { return context.WithValue(ctx, lookKey{}, true) }
 
-func isLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
-
 // variables are those of an event before its params are taken. Names that get their
 // value later are there and null, so that what was not reached reads as absent.
-func (p *Pipeline) variables(about subject) map[string]any {
-	vars := map[string]any{"event": about.data, "config": p.Config, "env": p.env}
+func (p *Pipeline) variables(event map[string]any) map[string]any {
+	vars := map[string]any{"event": event, "config": p.config, "env": p.env}
 
 	for i := range p.Task.Params {
 		vars[p.Task.Params[i].Name] = nil
@@ -162,7 +177,7 @@ func (p *Pipeline) variables(about subject) map[string]any {
 // run is the work on one event.
 type run struct {
 	p     *Pipeline
-	about subject
+	about EventTrace
 	vars  map[string]any
 	log   *slog.Logger
 
@@ -212,7 +227,7 @@ func (r *run) going() bool { return r.result.Failure == nil && !r.gone && !r.out
 // outdated says that the API has a later generation than the event. Its own event comes,
 // or was here: this one writes and reports nothing, lest it make again what the later one
 // has removed.
-func (r *run) outdated() bool { return r.current > r.about.generation }
+func (r *run) outdated() bool { return r.current > r.about.Generation }
 
 // fail notes the first failure; what fails after it is only in the trace.
 func (r *run) fail(phase Phase, step string, err error) {
@@ -254,7 +269,7 @@ func (r *run) settle(ctx context.Context) {
 	}
 
 	if r.transient {
-		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.about.id, r.about.generation, r.result.Failure)
+		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.about.ResourceID, r.about.Generation, r.result.Failure)
 	}
 }
 

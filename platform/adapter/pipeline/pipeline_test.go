@@ -79,7 +79,7 @@ func eager() string {
 }
 
 func failing(class errclass.Class) phase {
-	return func(context.Context, pipeline.Work) (resources.Result, error) {
+	return func(context.Context, resources.Input) (resources.Result, error) {
 		return resources.Result{Outcomes: []resources.Outcome{{
 			Resource: "space", Operation: resources.Created, Reason: "Refused",
 			Err: errclass.New(class, "Refused", "create Namespace x: admission says no"),
@@ -97,9 +97,9 @@ func TestAnEventThatGoesWell(t *testing.T) {
 	w := newWorld(t)
 	cluster := w.cluster("test-one")
 
-	var work pipeline.Work
+	var work resources.Input
 
-	result := w.pipeline(usual, func(_ context.Context, given pipeline.Work) (resources.Result, error) {
+	result := w.pipeline(usual, func(_ context.Context, given resources.Input) (resources.Result, error) {
 		work = given
 
 		return resources.Result{}, nil
@@ -138,9 +138,9 @@ func TestDeletionIsSeen(t *testing.T) {
 
 		text = strings.NewReplacer("{{ .clusterId }}", "{{ .event.id }}").Replace(text)
 
-		var work pipeline.Work
+		var work resources.Input
 
-		w.pipeline(text, func(_ context.Context, given pipeline.Work) (resources.Result, error) {
+		w.pipeline(text, func(_ context.Context, given resources.Input) (resources.Result, error) {
 			work = given
 
 			return resources.Result{}, nil
@@ -178,10 +178,10 @@ func TestOutcomes(t *testing.T) {
 			task: silent(), objects: failing(errclass.Permanent), fault: func(w *world) { w.down(reports, 503, "", "") },
 			want: "failed resources again", available: "none", framework: true,
 		},
-		"a stale event": {task: silent(), objects: func(context.Context, pipeline.Work) (resources.Result, error) {
+		"a stale event": {task: silent(), objects: func(context.Context, resources.Input) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
 		}, want: "skipped  done", available: "none"},
-		"a deletion pending is no failure": {task: silent(), objects: func(context.Context, pipeline.Work) (resources.Result, error) {
+		"a deletion pending is no failure": {task: silent(), objects: func(context.Context, resources.Input) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.Deleted, Reason: string(gates.ReasonDelete), Pending: true}}}, nil
 		}, want: "success  done", available: "none"},
 		"a required param is missing": {
@@ -300,7 +300,7 @@ func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {
 
 			w := newWorld(t)
 			touched := false
-			result := w.pipeline(text, func(context.Context, pipeline.Work) (resources.Result, error) {
+			result := w.pipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
 				touched = true
 
 				return resources.Result{}, nil
@@ -372,7 +372,7 @@ func TestAnEventWhoseTimeIsUpIsReportedAndComesAgain(t *testing.T) {
 	cluster := w.cluster("test-one")
 	ctx, cancel := context.WithCancel(t.Context())
 
-	result := w.pipeline(usual, func(ctx context.Context, _ pipeline.Work) (resources.Result, error) {
+	result := w.pipeline(usual, func(ctx context.Context, _ resources.Input) (resources.Result, error) {
 		cancel()
 
 		return resources.Result{}, ctx.Err()
@@ -432,7 +432,7 @@ func TestAnEventOfAnOlderGenerationChangesNothing(t *testing.T) {
 			_ = w.do(http.MethodPatch, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver"}}`).Body.Close()
 
 			touched := false
-			handle := w.pipeline(text, func(context.Context, pipeline.Work) (resources.Result, error) {
+			handle := w.pipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
 				touched = true
 
 				return resources.Result{}, nil

@@ -12,8 +12,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
 // post builds the payloads and runs the actions, whatever came before. It stops at the
@@ -26,113 +29,91 @@ func (r *run) post(ctx context.Context) {
 		r.vars["resources"] = map[string]any{}
 	}
 
-	skipped, ok := r.payloads(ctx)
-	if !ok {
-		return
+	for i := range r.p.Task.Payloads {
+		payload := &r.p.Task.Payloads[i]
+		step := Step{Name: payload.Name}
+		done, err := r.payload(ctx, payload, &step)
+
+		r.result.Trace.Payloads = append(r.result.Trace.Payloads, r.posted("payload", step, done, err))
+
+		if err != nil {
+			return
+		}
 	}
 
 	for i := range r.p.Task.Actions {
-		if !r.action(ctx, &r.p.Task.Actions[i], skipped) {
+		action := &r.p.Task.Actions[i]
+		step := Step{Name: action.Name}
+		done, err := r.act(ctx, action, &step)
+
+		r.result.Trace.Actions = append(r.result.Trace.Actions, r.posted("post action", step, done, err))
+
+		if err != nil {
 			return
 		}
 	}
 }
 
-// payloads builds them, and gives the names of those whose gate is false.
-func (r *run) payloads(ctx context.Context) (skipped []string, ok bool) {
-	for i := range r.p.Task.Payloads {
-		payload := &r.p.Task.Payloads[i]
-		trace := PayloadTrace{Name: payload.Name, Outcome: StepDone}
+// posted is how a step of the phase has ended.
+func (r *run) posted(what string, step Step, done bool, err error) Step {
+	r.ended(PhasePost, what, &step, err)
 
-		holds, text, err := r.payload(ctx, payload, &trace)
-
-		switch {
-		case err != nil:
-			trace.Outcome, trace.Error = StepFailed, err.Error()
-			r.fail(PhasePost, payload.Name, fmt.Errorf("payload %s: %w", payload.Name, err))
-		case !holds:
-			trace.Outcome = StepSkipped
-			skipped = append(skipped, payload.Name)
-		default:
-			r.vars[payload.Name] = text
-		}
-
-		r.result.Trace.Payloads = append(r.result.Trace.Payloads, trace)
-
-		if err != nil {
-			return skipped, false
-		}
+	if err == nil && !done {
+		step.Outcome = StepSkipped
 	}
 
-	return skipped, true
+	return step
 }
 
-func (r *run) payload(ctx context.Context, payload *task.Payload, trace *PayloadTrace) (bool, string, error) {
-	if payload.When != nil {
-		holds, gate, err := r.gate(ctx, "when", payload.When)
-		trace.Gate = gate
+// when asks the gate of a step; one that it does not have holds.
+func (r *run) when(ctx context.Context, expression *cel.Program, step *Step) (bool, error) {
+	if expression == nil {
+		return true, nil
+	}
 
-		if err != nil || !holds {
-			return false, "", err
-		}
+	holds, gate, err := resources.Ask(ctx, "when", expression, r.vars)
+	step.When = &gate
+
+	return holds, err
+}
+
+// payload says whether the payload was built.
+func (r *run) payload(ctx context.Context, payload *task.Payload, step *Step) (bool, error) {
+	if holds, err := r.when(ctx, payload.When, step); !holds {
+		return false, err
 	}
 
 	value, err := payload.Build.Render(ctx, r.vars)
 	if err != nil {
-		return false, "", err
+		return false, err
 	}
 
 	if r.p.Values {
-		trace.Value = value
+		step.Value = value
 	}
 
 	text, err := json.Marshal(value)
 	if err != nil {
-		return false, "", fmt.Errorf("it is no JSON: %w", err)
+		return false, fmt.Errorf("it is no JSON: %w", err)
 	}
 
-	return true, string(text), nil
-}
+	r.vars[payload.Name] = string(text)
 
-// action runs one; false if the phase ends with it.
-func (r *run) action(ctx context.Context, action *task.PostAction, skipped []string) bool {
-	trace := ActionTrace{Name: action.Name, Outcome: StepDone}
-
-	done, err := r.act(ctx, action, skipped, &trace)
-	if !done && err == nil {
-		trace.Outcome = StepSkipped
-	}
-
-	if err != nil {
-		trace.Outcome, trace.Error = StepFailed, err.Error()
-
-		if !r.gone {
-			r.fail(PhasePost, action.Name, fmt.Errorf("post action %s: %w", action.Name, err))
-		}
-	}
-
-	r.result.Trace.Actions = append(r.result.Trace.Actions, trace)
-
-	return err == nil
+	return true, nil
 }
 
 // act says whether the action was run.
-func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string, trace *ActionTrace) (bool, error) {
-	for _, payload := range action.Payloads {
-		if slices.Contains(skipped, payload) {
-			trace.Reason = "payload " + payload + " was skipped"
+func (r *run) act(ctx context.Context, action *task.PostAction, step *Step) (bool, error) {
+	for _, payload := range r.result.Trace.Payloads {
+		if payload.Outcome == StepSkipped && slices.Contains(action.Payloads, payload.Name) {
+			step.Reason = "payload " + payload.Name + " was skipped"
 
 			return false, nil
 		}
 	}
 
-	if action.When != nil {
-		holds, gate, err := r.gate(ctx, "when", action.When)
-		trace.Gate = gate
-
-		if err != nil || !holds {
-			return false, err
-		}
+	if holds, err := r.when(ctx, action.When, step); !holds {
+		return false, err
 	}
 
 	r.say(ctx, action.Name, action.Log)
@@ -141,11 +122,9 @@ func (r *run) act(ctx context.Context, action *task.PostAction, skipped []string
 		return true, nil
 	}
 
-	request, response, call, err := r.call(ctx, action.APICall)
-	trace.Call = call
-
+	request, response, err := r.call(ctx, action.APICall, step)
 	if err != nil {
-		return true, err
+		return false, err
 	}
 
 	r.reported = r.reported || r.isReport(&request, response)
@@ -162,29 +141,17 @@ func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) b
 	}
 
 	target, err := url.Parse(request.URL)
-	if err != nil || !strings.HasSuffix(target.Path, "/"+r.about.id+"/statuses") {
+	if err != nil || !strings.HasSuffix(target.Path, "/"+r.about.ResourceID+"/statuses") {
 		return false
 	}
 
-	var report struct {
-		Adapter    string `json:"adapter"`
-		Generation int64  `json:"observed_generation"`
-		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
-	}
-
+	var report openapi.StatusReport
 	if json.Unmarshal([]byte(request.Body), &report) != nil ||
-		report.Adapter != r.p.Identity.Name || report.Generation != r.about.generation {
+		report.Adapter != r.p.Deployment.Adapter.Name || int64(report.ObservedGeneration) != r.about.Generation {
 		return false
 	}
 
-	for _, condition := range report.Conditions {
-		if condition.Type == conditionAvailable {
-			return condition.Status == statusFalse
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(report.Conditions, func(c openapi.AdapterCondition) bool {
+		return c.Type == conditionAvailable && c.Status == statusFalse
+	})
 }

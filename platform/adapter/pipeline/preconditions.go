@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
@@ -18,47 +18,48 @@ import (
 func (r *run) preconditions(ctx context.Context) {
 	for i := range r.p.Task.Preconditions {
 		one := &r.p.Task.Preconditions[i]
-		trace := PreconditionTrace{Name: one.Name, Outcome: StepDone}
+		step := Step{Name: one.Name, Outcome: StepNotReached}
 
-		met, err := r.precondition(ctx, one, &trace)
+		if r.going() && r.skipped == "" {
+			met, err := r.precondition(ctx, one, &step)
+			r.ended(PhasePreconditions, "precondition", &step, err)
 
-		switch {
-		case err != nil:
-			trace.Outcome, trace.Error = StepFailed, err.Error()
-
-			if !r.gone {
-				r.fail(PhasePreconditions, one.Name, fmt.Errorf("precondition %s: %w", one.Name, err))
+			if err == nil && !met {
+				step.Outcome = StepUnmet
+				r.skipped = "precondition " + one.Name + " is not met"
 			}
-		case !met:
-			trace.Outcome = StepUnmet
-			r.skipped = "precondition " + one.Name + " is not met"
 		}
 
-		r.result.Trace.Preconditions = append(r.result.Trace.Preconditions, trace)
-
-		if !r.going() || r.skipped != "" {
-			for _, later := range r.p.Task.Preconditions[i+1:] {
-				r.result.Trace.Preconditions = append(r.result.Trace.Preconditions,
-					PreconditionTrace{Name: later.Name, Outcome: StepNotReached})
-			}
-
-			return
-		}
+		r.result.Trace.Preconditions = append(r.result.Trace.Preconditions, step)
 	}
 }
 
-func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *PreconditionTrace) (bool, error) {
-	if one.APICall != nil {
-		answer, call, err := r.fetch(ctx, one.APICall)
-		trace.Call = call
+// ended writes down how a step has ended. The failure of one that finds the resource gone is
+// none.
+func (r *run) ended(phase Phase, what string, step *Step, err error) {
+	if err == nil {
+		step.Outcome = StepDone
 
+		return
+	}
+
+	step.Outcome, step.Error = StepFailed, err.Error()
+
+	if !r.gone {
+		r.fail(phase, step.Name, fmt.Errorf("%s %s: %w", what, step.Name, err))
+	}
+}
+
+func (r *run) precondition(ctx context.Context, one *task.Precondition, step *Step) (bool, error) {
+	if one.APICall != nil {
+		answer, err := r.fetch(ctx, one.APICall, step)
 		if err != nil {
 			return false, err
 		}
 
 		r.vars[one.Name] = answer
 
-		if err := r.capture(ctx, one, answer, trace); err != nil {
+		if err := r.capture(ctx, one, answer, step); err != nil {
 			return false, err
 		}
 	}
@@ -67,7 +68,7 @@ func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *P
 
 	for _, condition := range one.Conditions {
 		holds, err := condition.Met(r.vars)
-		line := ConditionTrace{Field: condition.Field.String(), Operator: condition.Operator, Met: holds}
+		line := Compared{Field: condition.Field.String(), Operator: condition.Operator, Met: holds}
 
 		if r.p.Values {
 			line.Value, _ = condition.Field.Lookup(r.vars)
@@ -77,7 +78,7 @@ func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *P
 			line.Error = err.Error()
 		}
 
-		trace.Conditions = append(trace.Conditions, line)
+		step.Conditions = append(step.Conditions, line)
 
 		if err != nil {
 			return false, err
@@ -87,8 +88,8 @@ func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *P
 	}
 
 	if one.Expression != nil {
-		holds, gate, err := r.gate(ctx, "expression", one.Expression)
-		trace.Gate = gate
+		holds, gate, err := resources.Ask(ctx, "expression", one.Expression, r.vars)
+		step.Expression = &gate
 
 		if err != nil {
 			return false, err
@@ -103,9 +104,9 @@ func (r *run) precondition(ctx context.Context, one *task.Precondition, trace *P
 }
 
 // capture takes values out of an answer.
-func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, trace *PreconditionTrace) error {
+func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, step *Step) error {
 	for _, capture := range one.Capture {
-		line := ParamTrace{Name: capture.Name, Source: capture.Field, Outcome: StepDone}
+		line := Step{Name: capture.Name, Source: capture.Field, Outcome: StepDone}
 
 		var (
 			value any
@@ -124,7 +125,7 @@ func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, t
 		switch {
 		case err != nil && (capture.Default == nil || hard(err)):
 			line.Outcome, line.Error = StepFailed, err.Error()
-			trace.Captured = append(trace.Captured, line)
+			step.Captured = append(step.Captured, line)
 
 			return fmt.Errorf("capture %s: %w", capture.Name, err)
 		case value == nil && capture.Default != nil:
@@ -139,7 +140,7 @@ func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, t
 			line.Value = value
 		}
 
-		trace.Captured = append(trace.Captured, line)
+		step.Captured = append(step.Captured, line)
 	}
 
 	return nil
@@ -148,22 +149,6 @@ func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, t
 // hard errors are no sign of a value that is not there.
 func hard(err error) bool {
 	return mayPass(err) || errors.Is(err, cel.ErrCost) || errors.Is(err, cel.ErrTime)
-}
-
-// gate evaluates an expression that decides something.
-func (r *run) gate(ctx context.Context, name string, expression *cel.Program) (bool, *GateTrace, error) {
-	trace := &GateTrace{Gate: name, Expression: expression.String(), Inputs: expression.Variables()}
-
-	holds, err := expression.Bool(ctx, r.vars)
-	if err != nil {
-		trace.Value, trace.Error = "error", err.Error()
-
-		return false, trace, fmt.Errorf("%s: %w", name, err)
-	}
-
-	trace.Value = strconv.FormatBool(holds)
-
-	return holds, trace, nil
 }
 
 // say writes a line of the task file's own. One that can't be rendered is said so: a line

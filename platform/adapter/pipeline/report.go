@@ -4,6 +4,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,16 +30,9 @@ const (
 
 // reason is the word for a phase that failed: ParamsFailed.
 func reason(phase Phase) string {
-	switch phase {
-	case PhaseParams:
-		return "ParamsFailed"
-	case PhasePreconditions:
-		return "PreconditionsFailed"
-	case PhaseResources:
-		return "ResourcesFailed"
-	default:
-		return "PostActionsFailed"
-	}
+	return cmp.Or(map[Phase]string{
+		PhaseParams: "ParamsFailed", PhasePreconditions: "PreconditionsFailed", PhaseResources: "ResourcesFailed",
+	}[phase], "PostActionsFailed")
 }
 
 // short is an error for a report.
@@ -64,7 +58,7 @@ func (r *run) report(ctx context.Context) {
 	trace := &ReportTrace{Reason: reason(r.result.Phase), Message: short(r.result.Failure), Outcome: StepDone}
 	r.result.Trace.Report = trace
 
-	taken, err := r.p.API.PutStatus(bounded, r.about.id, r.failure(trace))
+	taken, err := r.p.api.PutStatus(bounded, r.about.ResourceID, r.failure(trace))
 
 	switch {
 	case err == nil && !taken:
@@ -90,12 +84,12 @@ func (r *run) failure(trace *ReportTrace) openapi.StatusReport {
 	}
 
 	return openapi.StatusReport{
-		Adapter:            r.p.Identity.Name,
-		ObservedGeneration: int32(r.about.generation), //nolint:gosec // parse has checked the range
+		Adapter:            r.p.Deployment.Adapter.Name,
+		ObservedGeneration: int32(r.about.Generation), //nolint:gosec // parse has checked the range
 		ObservedTime:       r.p.Clock.Now().UTC(),
 		Conditions: []openapi.AdapterCondition{
 			condition(conditionAvailable, statusFalse), condition(conditionApplied, applied), condition(conditionHealth, statusFalse),
 		},
-		AdapterConfigVersion: r.p.Identity.Version, AdapterFrameworkVersion: r.p.FrameworkVersion,
+		AdapterConfigVersion: r.p.Deployment.Adapter.Version, AdapterFrameworkVersion: r.p.FrameworkVersion,
 	}
 }

@@ -3,16 +3,18 @@
 
 package pipeline
 
+import "github.com/hyperfleet/hyperfleet/platform/adapter/resources"
+
 // Trace is what was done with one event, and why: every decision with the expression
 // behind it. Values are in it only where Options.Values asks for them; they may be
 // secrets.
 type Trace struct {
 	Event         EventTrace          `json:"event"`
-	Params        []ParamTrace        `json:"params,omitempty"`
-	Preconditions []PreconditionTrace `json:"preconditions,omitempty"`
-	Resources     []ResourceTrace     `json:"resources,omitempty"`
-	Payloads      []PayloadTrace      `json:"payloads,omitempty"`
-	Actions       []ActionTrace       `json:"actions,omitempty"`
+	Params        []Step              `json:"params,omitempty"`
+	Preconditions []Step              `json:"preconditions,omitempty"`
+	Resources     []resources.Outcome `json:"resources,omitempty"`
+	Payloads      []Step              `json:"payloads,omitempty"`
+	Actions       []Step              `json:"actions,omitempty"`
 	// Report is what the framework itself reported; nil if it had no cause to.
 	Report *ReportTrace `json:"report,omitempty"`
 	Result ResultTrace  `json:"result"`
@@ -48,100 +50,40 @@ const (
 	StepNotReached = "not reached"
 )
 
-// ParamTrace is one param.
-type ParamTrace struct {
-	Name    string     `json:"name"`
-	Source  string     `json:"source,omitempty"`
-	Outcome string     `json:"outcome"`
-	Value   any        `json:"value,omitempty"`
-	Call    *CallTrace `json:"call,omitempty"`
-	Error   string     `json:"error,omitempty"`
+// Step is what became of a param, a captured value, a precondition, a payload or an action.
+type Step struct {
+	Name string `json:"name"`
+	// Source is where a value comes from.
+	Source  string `json:"source,omitempty"`
+	Outcome string `json:"outcome"`
+	// When is the gate of a payload or an action.
+	When  *resources.Gate `json:"when,omitempty"`
+	Value any             `json:"value,omitempty"`
+	Call  *Call           `json:"call,omitempty"`
+	// Captured, Conditions and Expression are those of a precondition.
+	Captured   []Step          `json:"captured,omitempty"`
+	Conditions []Compared      `json:"conditions,omitempty"`
+	Expression *resources.Gate `json:"expression,omitempty"`
+	// Reason why an action was skipped, where that is not its gate.
+	Reason string `json:"reason,omitempty"`
+	Error  string `json:"error,omitempty"`
 }
 
-// CallTrace is one call of the task file, however often it was tried.
-type CallTrace struct {
+// Call is one call of the task file, however often it was tried.
+type Call struct {
 	Method string `json:"method"`
 	URL    string `json:"url,omitempty"`
 	// Status of the answer; 0 if there was none.
 	Status int `json:"status"`
 }
 
-// PreconditionTrace is one precondition.
-type PreconditionTrace struct {
-	Name       string           `json:"name"`
-	Outcome    string           `json:"outcome"`
-	Call       *CallTrace       `json:"call,omitempty"`
-	Captured   []ParamTrace     `json:"captured,omitempty"`
-	Conditions []ConditionTrace `json:"conditions,omitempty"`
-	Gate       *GateTrace       `json:"expression,omitempty"`
-	Error      string           `json:"error,omitempty"`
-}
-
-// ConditionTrace is one condition of a precondition.
-type ConditionTrace struct {
+// Compared is one condition of a precondition.
+type Compared struct {
 	Field    string `json:"field"`
 	Operator string `json:"operator"`
 	Met      bool   `json:"met"`
 	Value    any    `json:"value,omitempty"`
 	Error    string `json:"error,omitempty"`
-}
-
-// GateTrace is one expression that decided something.
-type GateTrace struct {
-	// Gate names it: when, lifecycle.delete.when.
-	Gate       string `json:"gate"`
-	Expression string `json:"expression"`
-	// Value is true, false or error.
-	Value string `json:"value"`
-	// Inputs are the variables that the expression reads.
-	Inputs []string `json:"inputs,omitempty"`
-	Error  string   `json:"error,omitempty"`
-}
-
-// ResourceTrace is one entry of resources.
-type ResourceTrace struct {
-	Name string `json:"name"`
-	// Outcome is act, skip or fail.
-	Outcome string `json:"outcome"`
-	// Operation is what was done, or tried: create, apply, patch, recreate, delete,
-	// detach, none.
-	Operation string `json:"operation"`
-	Reason    string `json:"reason"`
-	Message   string `json:"message,omitempty"`
-	Object    string `json:"object,omitempty"`
-	// Pending: a deletion was asked for and is not done.
-	Pending bool     `json:"pending,omitempty"`
-	Pruned  []string `json:"pruned,omitempty"`
-	// Path are the questions on the way to the decision, with their answers.
-	Path []StepTrace `json:"path,omitempty"`
-	// Gates are the entry's expressions that were evaluated.
-	Gates []GateTrace `json:"gates,omitempty"`
-	Error string      `json:"error,omitempty"`
-}
-
-// StepTrace is one question of the decision tree (platform/adapter/gates).
-type StepTrace struct {
-	Question string `json:"question"`
-	Answer   string `json:"answer"`
-}
-
-// PayloadTrace is one payload.
-type PayloadTrace struct {
-	Name    string     `json:"name"`
-	Outcome string     `json:"outcome"`
-	Gate    *GateTrace `json:"when,omitempty"`
-	Value   any        `json:"value,omitempty"`
-	Error   string     `json:"error,omitempty"`
-}
-
-// ActionTrace is one post action.
-type ActionTrace struct {
-	Name    string     `json:"name"`
-	Outcome string     `json:"outcome"`
-	Gate    *GateTrace `json:"when,omitempty"`
-	Call    *CallTrace `json:"call,omitempty"`
-	Reason  string     `json:"reason,omitempty"`
-	Error   string     `json:"error,omitempty"`
 }
 
 // ReportTrace is the framework's own report.

@@ -25,7 +25,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -205,7 +204,7 @@ func deployment(url string) *adapter.Deployment {
 }
 
 // phase is a resources phase; nil stands for one that has nothing to do.
-type phase func(context.Context, pipeline.Work) (resources.Result, error)
+type phase func(context.Context, resources.Input) (resources.Result, error)
 
 func (w *world) pipeline(text string, objects phase) *pipeline.Pipeline {
 	w.t.Helper()
@@ -217,25 +216,19 @@ func (w *world) pipeline(text string, objects phase) *pipeline.Pipeline {
 		w.t.Fatalf("load task file:\n%v", err)
 	}
 
-	calls, err := httpcall.New(httpcall.Options{API: config.Clients.HyperFleetAPI, Clock: instant{}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
 	if objects == nil {
-		objects = func(context.Context, pipeline.Work) (resources.Result, error) { return resources.Result{}, nil }
+		objects = func(context.Context, resources.Input) (resources.Result, error) { return resources.Result{}, nil }
 	}
 
 	out, err := pipeline.New(pipeline.Options{
-		Task: loaded, Identity: config.Adapter, FrameworkVersion: "1.2.3", HTTP: calls, API: w.api, Resources: objects,
-		Config: map[string]any{"adapter": map[string]any{"name": "landing"}}, Env: map[string]string{"REGION": "north"},
+		Task: loaded, Deployment: config, FrameworkVersion: "1.2.3", Env: map[string]string{"REGION": "north"}, Clock: instant{},
 		Log: slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 
-	return out
+	return out.With(objects)
 }
 
 // event is what Sentinel sends of a cluster.

@@ -73,7 +73,7 @@ func cachedRefs(b *testing.B, f *fleet, objects int) []transport.Ref {
 		refs[i] = transport.Ref{GVK: f.configMap("").GroupVersionKind(), Namespace: f.ns, Name: fmt.Sprintf("web-%d", i)}
 
 		eventually(b, "the cache has the object", func() bool {
-			object, err := clients[transport.Kubernetes].Get(b.Context(), refs[i], transport.Cached)
+			object, err := one(b.Context(), clients[transport.Kubernetes], refs[i], transport.Cached)
 
 			return err == nil && object.GetManagedFields() == nil
 		})
@@ -92,7 +92,7 @@ func bare(b *testing.B, ref transport.Ref) {
 		b.Error(err)
 	}
 
-	if _, err := clients[transport.Kubernetes].Get(b.Context(), ref, transport.Cached); err != nil {
+	if _, err := one(b.Context(), clients[transport.Kubernetes], ref, transport.Cached); err != nil {
 		b.Error(err)
 	}
 }

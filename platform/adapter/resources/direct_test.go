@@ -70,7 +70,7 @@ func plainMap(namespace, name string, data map[string]any) *unstructured.Unstruc
 func directly(t *testing.T, c *kubernetes.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
-	made, err := c.Create(t.Context(), "", object)
+	made, err := c.Create(t.Context(), object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 	c, namespace := newDirect(t, nil), env.Namespace(t)
 	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
 
-	live, err := c.Patch(t.Context(), transport.RefTo(live, ""), map[string]any{"data": map[string]any{"patched": "1"}})
+	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"patched": "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 	}
 
 	for range 2 {
-		applied, err := c.Apply(t.Context(), "", edited, plainMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
+		applied, err := c.Apply(t.Context(), edited, plainMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestDirectApplyTakesOverAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err := c.Apply(t.Context(), "", live, plainMap(namespace, "web", map[string]any{"a": "2"}))
+	applied, err := c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "2"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +145,12 @@ func TestDirectApplyTakesOverAndSaysSo(t *testing.T) {
 	}
 
 	// A field that our own patch has set is not worth telling.
-	live, err = c.Patch(t.Context(), transport.RefTo(applied.Object, ""), map[string]any{"data": map[string]any{"a": "patched"}})
+	live, err = c.Patch(t.Context(), transport.RefTo(applied.Object), map[string]any{"data": map[string]any{"a": "patched"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	applied, err = c.Apply(t.Context(), "", live, plainMap(namespace, "web", map[string]any{"a": "3"}))
+	applied, err = c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "3"}))
 	if err != nil || applied.TakenOver != "" || data(applied.Object)["a"] != "3" {
 		t.Errorf("after a patch: %v, taken over %q, a is %q", err, applied.TakenOver, data(applied.Object)["a"])
 	}
@@ -162,17 +162,17 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 
 	writes := map[string]func(context.Context, *kubernetes.Client, *unstructured.Unstructured) error{
 		"apply": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
-			_, err := c.Apply(ctx, "", live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
+			_, err := c.Apply(ctx, live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
 
 			return err
 		},
 		"patch": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
-			_, err := c.Patch(ctx, transport.RefTo(live, ""), map[string]any{"data": map[string]any{"a": "2"}})
+			_, err := c.Patch(ctx, transport.RefTo(live), map[string]any{"data": map[string]any{"a": "2"}})
 
 			return err
 		},
 		"delete": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
-			return c.Delete(ctx, transport.RefTo(live, ""), metav1.DeletePropagationBackground)
+			return c.Delete(ctx, transport.RefTo(live), metav1.DeletePropagationBackground)
 		},
 	}
 	for name, write := range writes {
@@ -182,7 +182,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 			c, namespace := newDirect(t, nil), env.Namespace(t)
 			stale := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
 
-			changed, err := c.Patch(t.Context(), transport.RefTo(stale, ""), map[string]any{"data": map[string]any{"b": "1"}})
+			changed, err := c.Patch(t.Context(), transport.RefTo(stale), map[string]any{"data": map[string]any{"b": "1"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 				t.Errorf("on a changed object: %v, want ErrConflict", err)
 			}
 
-			if err := c.Delete(t.Context(), transport.RefTo(changed, ""), metav1.DeletePropagationBackground); err != nil {
+			if err := c.Delete(t.Context(), transport.RefTo(changed), metav1.DeletePropagationBackground); err != nil {
 				t.Fatal(err)
 			}
 
@@ -205,7 +205,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 				t.Errorf("on another object of the name: %v, want ErrConflict", err)
 			}
 
-			got, err := c.Get(t.Context(), transport.RefTo(again, ""), transport.Live)
+			got, err := one(t.Context(), c, transport.RefTo(again), transport.Live)
 			if err != nil || got.GetResourceVersion() != again.GetResourceVersion() {
 				t.Errorf("the new object was touched: %v", err)
 			}
@@ -267,7 +267,7 @@ func TestDirectErrors(t *testing.T) {
 			object := tc.object.DeepCopy()
 			object.SetResourceVersion("")
 
-			_, err := with.Create(t.Context(), "", object)
+			_, err := with.Create(t.Context(), object)
 			if err == nil || errclass.Of(err) != tc.class || errclass.Reason(err, "") != tc.reason || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("Create() = %v (%s, %s), want %s %s with %q",
 					err, errclass.Of(err), errclass.Reason(err, ""), tc.class, tc.reason, tc.says)
@@ -297,7 +297,7 @@ func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	live := directly(t, c, secret.DeepCopy())
 	secret.Object["stringData"] = map[string]any{"password": int64(8675309)}
 
-	_, err := c.Apply(t.Context(), "", live, secret)
+	_, err := c.Apply(t.Context(), live, secret)
 	if err == nil || errclass.Of(err) != errclass.Permanent || strings.Contains(err.Error(), "8675309") {
 		t.Errorf("Apply() = %v (%s)", err, errclass.Of(err))
 	}
@@ -307,7 +307,7 @@ func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	delete(secret.Object, "stringData")
 
 	live = directly(t, c, plainMap(namespace, "token", nil))
-	if _, err := c.Apply(t.Context(), "", live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
+	if _, err := c.Apply(t.Context(), live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
 		t.Errorf("the test has no teeth: of a ConfigMap the server says %v", err)
 	}
 }
@@ -321,9 +321,9 @@ func TestDirectUnreachableIsTransient(t *testing.T) {
 		o.Timeout = 5 * time.Second
 	})
 
-	_, err := c.Get(t.Context(), transport.Ref{GVK: configMaps(), Namespace: "x", Name: "y"}, transport.Cached)
+	_, err := one(t.Context(), c, transport.Ref{GVK: configMaps(), Namespace: "x", Name: "y"}, transport.Cached)
 	if err == nil || errclass.Of(err) != errclass.Transient || errors.Is(err, transport.ErrNotFound) {
-		t.Errorf("Get() = %v (%s), want a transient error", err, errclass.Of(err))
+		t.Errorf("Find() = %v (%s), want a transient error", err, errclass.Of(err))
 	}
 }
 
@@ -335,8 +335,8 @@ func TestDirectReads(t *testing.T) {
 	strangers := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "strangers"}
 
 	for _, read := range []transport.Read{transport.Cached, transport.Live} {
-		if _, err := c.Get(t.Context(), ref, read); !errors.Is(err, transport.ErrNotFound) {
-			t.Errorf("Get() of nothing = %v", err)
+		if _, err := one(t.Context(), c, ref, read); !errors.Is(err, transport.ErrNotFound) {
+			t.Errorf("Find() of nothing = %v", err)
 		}
 	}
 
@@ -347,15 +347,15 @@ func TestDirectReads(t *testing.T) {
 	directly(t, c, other)
 
 	// What was just made is read at once, from wherever.
-	for _, one := range []transport.Ref{ref, strangers} {
-		if _, err := c.Get(t.Context(), one, transport.Cached); err != nil {
-			t.Errorf("Get(%s) = %v", one, err)
+	for _, each := range []transport.Ref{ref, strangers} {
+		if _, err := one(t.Context(), c, each, transport.Cached); err != nil {
+			t.Errorf("Find(%s) = %v", each, err)
 		}
 	}
 
 	// In the end reads do come out of the cache: it has no managed fields.
 	cached := soon(t, "the cache has the object", func() *unstructured.Unstructured {
-		got, err := c.Get(t.Context(), ref, transport.Cached)
+		got, err := one(t.Context(), c, ref, transport.Cached)
 		if err != nil || got.GetManagedFields() != nil {
 			return nil
 		}
@@ -368,14 +368,14 @@ func TestDirectReads(t *testing.T) {
 
 	query := transport.Query{GVK: configMaps(), Namespace: namespace, Labels: map[string]string{"app": "web"}}
 	for read, want := range map[transport.Read]int{transport.Cached: 1, transport.Live: 2} {
-		if got, err := c.List(t.Context(), query, read); err != nil || len(got) != want {
-			t.Errorf("List(%v) gives %d, %v, want %d", read, len(got), err, want)
+		if got, err := c.Find(t.Context(), query, read); err != nil || len(got) != want {
+			t.Errorf("Find(%v) gives %d, %v, want %d", read, len(got), err, want)
 		}
 	}
 
 	query.GVK = schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"}
-	if got, err := c.List(t.Context(), query, transport.Cached); err != nil || len(got) != 0 {
-		t.Errorf("List() of no kind = %v, %v", got, err)
+	if got, err := c.Find(t.Context(), query, transport.Cached); err != nil || len(got) != 0 {
+		t.Errorf("Find() of no kind = %v, %v", got, err)
 	}
 }
 
@@ -386,8 +386,8 @@ func TestDirectKindThatAppears(t *testing.T) {
 	c := newDirect(t, nil)
 	ref := transport.Ref{GVK: schema.GroupVersionKind{Group: "late.example.io", Version: "v1", Kind: "Late"}, Name: "one"}
 
-	if _, err := c.Get(t.Context(), ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) || !errors.Is(err, transport.ErrNoKind) {
-		t.Fatalf("Get() = %v", err)
+	if _, err := one(t.Context(), c, ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) {
+		t.Fatalf("Find() = %v", err)
 	}
 
 	env.Apply(t, "testdata/late.yaml")
@@ -399,7 +399,7 @@ func TestDirectKindThatAppears(t *testing.T) {
 
 	// A namespace named for a kind that has none is passed over in reads.
 	ref.Namespace = "default"
-	if _, err := c.Get(t.Context(), ref, transport.Cached); err != nil {
+	if _, err := one(t.Context(), c, ref, transport.Cached); err != nil {
 		t.Error(err)
 	}
 }
@@ -420,9 +420,9 @@ func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 		GVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, Namespace: "default", Labels: map[string]string{"listed": name},
 	}
 	soon(t, "the list is out of the cache", func() *unstructured.Unstructured {
-		got, err := c.List(t.Context(), query, transport.Cached)
+		got, err := c.Find(t.Context(), query, transport.Cached)
 		if err != nil || len(got) != 1 {
-			t.Fatalf("List() = %v, %v", got, err)
+			t.Fatalf("Find() = %v, %v", got, err)
 		}
 
 		if got[0].GetManagedFields() != nil {
@@ -438,10 +438,10 @@ func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 func TestDirectGetWithoutANamespace(t *testing.T) {
 	t.Parallel()
 
-	_, err := newDirect(t, nil).Get(t.Context(), transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
+	_, err := one(t.Context(), newDirect(t, nil), transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
 	if errclass.Of(err) != errclass.Permanent || errclass.Reason(err, "") != transport.ReasonInvalid ||
 		errors.Is(err, transport.ErrNotFound) || !strings.Contains(err.Error(), "discovery.namespace") {
-		t.Errorf("Get() = %v (%s), want to be told to name a namespace", err, errclass.Of(err))
+		t.Errorf("Find() = %v (%s), want to be told to name a namespace", err, errclass.Of(err))
 	}
 }
 
@@ -458,7 +458,7 @@ func TestDirectReadsWithoutWatches(t *testing.T) {
 	directly(t, newDirect(t, nil), plainMap(namespace, "web", nil))
 
 	for range 5 {
-		if _, err := c.Get(t.Context(), transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {
+		if _, err := one(t.Context(), c, transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -41,10 +41,8 @@ type entry struct {
 
 	client transport.Client
 
-	// What discovery looks for.
-	gvk                     schema.GroupVersionKind
-	target, namespace, name string
-	labels                  map[string]string
+	// query is what discovery looks for.
+	query transport.Query
 
 	found found
 	// live: found is of a live read.
@@ -90,34 +88,30 @@ func (r *run) discoverAll(ctx context.Context) bool {
 
 // look renders what to look for.
 func (r *run) look(ctx context.Context, e *entry) error {
-	var err error
-
-	if e.gvk, err = r.kindOf(ctx, e); err != nil {
-		return permanent(ReasonDiscovery, "look for %s: %w", e.Name, err)
+	query, err := r.wanted(e.Discovery)
+	if err == nil {
+		query.GVK, err = r.kindOf(ctx, e)
 	}
 
-	wanted, err := r.wanted(e.Discovery)
 	if err == nil && e.TargetCluster != nil {
-		e.target, err = e.TargetCluster.Render(r.vars)
+		if query.Namespace, err = e.TargetCluster.Render(r.vars); query.Namespace == "" && err == nil {
+			err = errors.New("transport.maestro.target_cluster is empty")
+		}
 	}
 
 	if err != nil {
 		return permanent(ReasonDiscovery, "look for %s: %w", e.Name, err)
 	}
 
-	e.namespace, e.name, e.labels = wanted.Namespace, wanted.Name, wanted.Labels
-
-	if e.Transport == transport.Maestro {
-		e.namespace = e.target
-	}
+	e.query = query
 
 	return nil
 }
 
 // wanted renders a discovery.
-func (r *run) wanted(discovery task.Discovery) (maestro.Wanted, error) {
+func (r *run) wanted(discovery task.Discovery) (transport.Query, error) {
 	var (
-		out maestro.Wanted
+		out transport.Query
 		err error
 	)
 
@@ -154,33 +148,19 @@ func (r *run) wanted(discovery task.Discovery) (maestro.Wanted, error) {
 // it, so that a manifest that can't be rendered any more does not keep its object from
 // being deleted.
 func (r *run) kindOf(ctx context.Context, e *entry) (schema.GroupVersionKind, error) {
-	if e.Transport == transport.Maestro {
-		return maestro.GVK(), nil
+	kind, err := e.Kind()
+	if !errors.Is(err, task.ErrKind) || e.Manifest == nil {
+		return kind, err
 	}
 
-	version, kind := e.Written()
-
-	if version == "" || kind == "" {
-		if e.Manifest == nil {
-			return schema.GroupVersionKind{}, errors.New(
-				"there is no manifest to tell the kind of: set discovery.api_version and discovery.kind")
-		}
-
-		object, err := e.Manifest.RenderObject(ctx, r.vars)
-		if err != nil {
-			return schema.GroupVersionKind{}, err
-		}
-
-		manifest := unstructured.Unstructured{Object: object}
-		version, kind = manifest.GetAPIVersion(), manifest.GetKind()
-	}
-
-	parsed, err := schema.ParseGroupVersion(version)
+	object, err := e.Manifest.RenderObject(ctx, r.vars)
 	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("read apiVersion: %w", err)
+		return kind, err
 	}
 
-	return parsed.WithKind(kind), nil
+	manifest := unstructured.Unstructured{Object: object}
+
+	return task.KindOf(manifest.GetAPIVersion(), manifest.GetKind())
 }
 
 // discover finds the entry's objects and shows them to expressions.
@@ -191,24 +171,9 @@ func (r *run) discover(ctx context.Context, e *entry, read transport.Read) error
 		return r.show(e, r.sort(e, nil))
 	}
 
-	var objects []*unstructured.Unstructured
-
-	if e.name != "" {
-		object, err := e.client.Get(ctx, transport.Ref{GVK: e.gvk, Namespace: e.namespace, Name: e.name, Target: e.target}, read)
-		if err != nil && !errors.Is(err, transport.ErrNotFound) {
-			return fmt.Errorf("discover %s: %w", e.Name, err)
-		}
-
-		if err == nil {
-			objects = append(objects, object)
-		}
-	} else {
-		var err error
-
-		objects, err = e.client.List(ctx, transport.Query{GVK: e.gvk, Namespace: e.namespace, Labels: e.labels, Target: e.target}, read)
-		if err != nil {
-			return fmt.Errorf("discover %s: %w", e.Name, err)
-		}
+	objects, err := e.client.Find(ctx, e.query, read)
+	if err != nil {
+		return fmt.Errorf("discover %s: %w", e.Name, err)
 	}
 
 	// What a cache does not hold is read live.
@@ -221,22 +186,14 @@ func (r *run) discover(ctx context.Context, e *entry, read transport.Read) error
 // which this event has found not to be there. A create that meets one by then all the
 // same reads.
 func (r *run) nowhere(e *entry) bool {
-	scoped, ok := e.client.(transport.Scoped)
-	if !ok || e.live || e.namespace == "" {
+	if e.live || e.query.Namespace == "" {
 		return false
 	}
 
-	missing := slices.ContainsFunc(r.entries, func(other *entry) bool {
-		return other.gvk.GroupKind() == (schema.GroupKind{Kind: "Namespace"}) && other.name == e.namespace &&
+	return slices.ContainsFunc(r.entries, func(other *entry) bool {
+		return other.query.GVK.GroupKind() == (schema.GroupKind{Kind: "Namespace"}) && other.query.Name == e.query.Namespace &&
 			other.client == e.client && other.live && other.found.state == gates.Absent
-	})
-	if !missing {
-		return false
-	}
-
-	namespaced, err := scoped.Namespaced(e.gvk)
-
-	return err == nil && namespaced
+	}) && e.client.Namespaced(e.query.GVK)
 }
 
 // sort tells whose the objects are, and which is the current one.
@@ -244,12 +201,12 @@ func (r *run) sort(e *entry, objects []*unstructured.Unstructured) found {
 	var managed, others []*unstructured.Unstructured
 
 	for _, object := range objects {
-		standing, _ := r.in.Stamper.Standing(object, e.gvk.GroupKind(), r.in.ResourceID)
+		standing, _ := r.in.Stamper.Standing(object, e.query.GVK.GroupKind(), r.in.ResourceID)
 
 		switch {
 		case standing != stamp.Managed:
 			others = append(others, object)
-		case e.name != "" || !r.sibling(e, object):
+		case e.query.Name != "" || !r.sibling(e, object):
 			managed = append(managed, object)
 		}
 	}
@@ -280,7 +237,9 @@ func (r *run) current(versions []*unstructured.Unstructured) *unstructured.Unstr
 		return latest
 	}
 
-	if i := slices.IndexFunc(versions, r.ofThisEvent); i >= 0 {
+	if i := slices.IndexFunc(versions, func(o *unstructured.Unstructured) bool {
+		return generationOf(o) == r.in.Generation && o.GetDeletionTimestamp() == nil
+	}); i >= 0 {
 		return versions[i]
 	}
 
@@ -302,12 +261,12 @@ func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
 	slices.SortStableFunc(objects, r.newest)
 
 	for _, object := range objects {
-		standing, why := r.in.Stamper.Standing(object, e.gvk.GroupKind(), r.in.ResourceID)
+		standing, why := r.in.Stamper.Standing(object, e.query.GVK.GroupKind(), r.in.ResourceID)
 
 		switch {
 		case standing == stamp.Detached:
 			return found{state: gates.Detached, current: object, why: why}
-		case e.name != "" || e.Manifest == nil, standing == stamp.Unmarked && r.in.Deleting:
+		case e.query.Name != "" || e.Manifest == nil, standing == stamp.Unmarked && r.in.Deleting:
 			return found{state: gates.Unmanaged, current: object, why: why}
 		}
 	}
@@ -315,15 +274,15 @@ func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
 	// What labels alone find of somebody else's is not what this entry is about. And what
 	// was detached can't be found by its labels any more: that a deletion finds nothing
 	// where it should detach means that it has.
-	if e.name == "" && e.Detach != nil && r.in.Deleting {
+	if e.query.Name == "" && e.Detach != nil && r.in.Deleting {
 		return found{state: gates.Detached, why: "there is nothing to detach any more"}
 	}
 
 	out := found{state: gates.Absent}
 
 	if len(objects) > 0 {
-		_, why := r.in.Stamper.Standing(objects[0], e.gvk.GroupKind(), r.in.ResourceID)
-		out.why = fmt.Sprintf("%s is passed over: %s", transport.RefTo(objects[0], e.target), why)
+		_, why := r.in.Stamper.Standing(objects[0], e.query.GVK.GroupKind(), r.in.ResourceID)
+		out.why = fmt.Sprintf("%s is passed over: %s", transport.RefTo(objects[0]), why)
 	}
 
 	return out
@@ -338,15 +297,14 @@ func (r *run) sibling(e *entry, object *unstructured.Unstructured) bool {
 		slices.ContainsFunc(r.entries, func(other *entry) bool { return other.Name == name })
 }
 
-func (r *run) ofThisEvent(object *unstructured.Unstructured) bool {
-	return generationOf(object) == r.in.Generation && object.GetDeletionTimestamp() == nil
-}
-
 // newest orders versions, those that are being deleted last. Creation has a resolution of
 // one second; names, which vary, tell within it.
 func (r *run) newest(a, b *unstructured.Unstructured) int {
-	if deleting := compareBool(a.GetDeletionTimestamp() != nil, b.GetDeletionTimestamp() != nil); deleting != 0 {
-		return deleting
+	switch {
+	case a.GetDeletionTimestamp() != nil && b.GetDeletionTimestamp() == nil:
+		return 1
+	case a.GetDeletionTimestamp() == nil && b.GetDeletionTimestamp() != nil:
+		return -1
 	}
 
 	return cmp.Or(
@@ -354,17 +312,6 @@ func (r *run) newest(a, b *unstructured.Unstructured) int {
 		cmp.Compare(generationOf(b), generationOf(a)),
 		cmp.Compare(b.GetName(), a.GetName()),
 	)
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	default:
-		return -1
-	}
 }
 
 // show is what expressions see from now on.

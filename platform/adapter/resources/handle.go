@@ -22,41 +22,31 @@ const maxTries = 3
 func (r *run) handle(ctx context.Context, i int) {
 	e, out := r.entries[i], &r.result.Outcomes[i]
 
-	for try := 1; ; {
-		decision, reasons := r.decide(ctx, e)
-		*out = Outcome{Resource: e.Name, Operation: None, Reason: string(decision.Reason), Decision: decision}
+	var decision gates.Decision
 
-		r.explain(e, out, reasons)
+	for tries := 0; ; {
+		decision = r.decide(ctx, e, out)
 
-		acts := decision.Outcome == gates.Act
-		if !acts && (e.live || out.Err == nil && !out.Pending) {
+		if decision.Outcome != gates.Act && (e.live || out.Err == nil && !out.Pending) {
 			break
 		}
 
 		// Decided on what a cache had; what is written is decided on what is there. So is
 		// what has failed, and whether a deletion still is not done: caches learn of late.
-		if !e.live {
-			if err := r.discover(ctx, e, transport.Live); err != nil {
-				out.fail(ReasonDiscovery, err)
-
+		if e.live {
+			err := r.act(ctx, e, decision, out)
+			if err == nil {
 				break
 			}
 
-			continue
+			tries++
+
+			if !changed(err) || tries == maxTries {
+				out.fail(errclass.Reason(err, string(decision.Reason)), err)
+
+				break
+			}
 		}
-
-		err := r.act(ctx, e, decision, out)
-		if err == nil {
-			break
-		}
-
-		if !changed(err) || try == maxTries {
-			out.fail(errclass.Reason(err, string(decision.Reason)), err)
-
-			break
-		}
-
-		try++
 
 		if err := r.discover(ctx, e, transport.Live); err != nil {
 			out.fail(ReasonDiscovery, err)
@@ -69,19 +59,19 @@ func (r *run) handle(ctx context.Context, i int) {
 		r.renew(ctx, e)
 	}
 
-	r.finish(ctx, e, out)
+	r.finish(ctx, e, decision, out)
 }
 
 // finish prunes, and says which object it was about.
-func (r *run) finish(ctx context.Context, e *entry, out *Outcome) {
-	if out.Err == nil && out.Decision.Has(gates.Prune) && !r.stale {
+func (r *run) finish(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) {
+	if out.Err == nil && decision.Has(gates.Prune) && !r.stale {
 		if err := r.prune(ctx, e, out); err != nil {
 			out.fail(errclass.Reason(err, string(gates.Prune)), err)
 		}
 	}
 
 	if e.found.current != nil {
-		out.Object = transport.RefTo(e.found.current, e.target).String()
+		out.Object = transport.RefTo(e.found.current).String()
 	}
 
 	if out.Err != nil && out.Operation != Deleted && out.Operation != Detached {
@@ -113,25 +103,22 @@ func changed(err error) bool {
 		errors.Is(err, transport.ErrNotFound) && !errors.Is(err, transport.ErrNoKind)
 }
 
-// reasons are why gates failed, by the question of the tree.
-type reasons map[string]error
+// decide asks the gates and the tree, and writes down what they say.
+func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision {
+	asked, failed := map[string][]Gate{}, map[string]error{}
 
-// decide asks the gates and the tree.
-func (r *run) decide(ctx context.Context, e *entry) (gates.Decision, reasons) {
-	why := reasons{}
-
-	gate := func(question string, program *cel.Program) gates.Value {
+	ask := func(question, name string, program *cel.Program) gates.Value {
 		if program == nil {
 			return gates.Unset
 		}
 
-		yes, err := program.Bool(ctx, r.vars)
-		if err != nil {
-			why[question] = errors.Join(why[question], err)
-		}
+		yes, gate, err := Ask(ctx, name, program, r.vars)
+		asked[question] = append(asked[question], gate)
+		failed[question] = errors.Join(failed[question], err)
 
 		return gates.Of(yes, err)
 	}
+	gate := func(name string, program *cel.Program) gates.Value { return ask(name, name, program) }
 
 	state := gates.State{
 		Found: e.found.state, DeleteEvent: r.in.Deleting, Retain: e.Retention != nil, PatchOnly: e.Manifest == nil,
@@ -139,29 +126,44 @@ func (r *run) decide(ctx context.Context, e *entry) (gates.Decision, reasons) {
 		When: gate("when", e.When), Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
 	}
 
-	for _, patch := range e.Patches {
-		state.Patch = append(state.Patch, gate("any of lifecycle.patch[].when", patch.When))
+	if r.failed || r.stale {
+		state.When = gates.False
+	}
+
+	for i, patch := range e.Patches {
+		name := fmt.Sprintf("lifecycle.patch[%d].when", i)
+		state.Patch = append(state.Patch, ask("any of lifecycle.patch[].when", name, patch.When))
 	}
 
 	if e.found.current != nil {
 		state.Generation = gates.Compare(generationOf(e.found.current), r.in.Generation)
 	}
 
-	if r.failed || r.stale {
-		state.When = gates.False
+	decision := gates.Decide(state)
+	*out = Outcome{
+		Resource: e.Name, Outcome: decision.Outcome, Operation: None, Reason: string(decision.Reason), Path: decision.Path,
 	}
 
-	return gates.Decide(state), why
+	for _, step := range decision.Path {
+		for _, gate := range asked[step.Question] {
+			if gate.Gate == step.Question {
+				gate.Value = step.Answer // when counts as false after a failure, whatever it gives
+			}
+
+			out.Gates = append(out.Gates, gate)
+		}
+	}
+
+	r.explain(e, decision, failed[decision.Path[len(decision.Path)-1].Question], out)
+
+	return decision
 }
 
-// explain adds words to a decision that writes nothing.
-func (r *run) explain(e *entry, out *Outcome, why reasons) {
-	decision := out.Decision
-
+// explain adds words to a decision that writes nothing; why is the error of the last gate.
+func (r *run) explain(e *entry, decision gates.Decision, why error, out *Outcome) {
 	switch {
 	case decision.Reason == gates.ReasonGate:
-		question := decision.Path[len(decision.Path)-1].Question
-		out.fail(string(gates.ReasonGate), permanent(string(gates.ReasonGate), "evaluate %s: %w", question, why[question]))
+		out.fail(string(gates.ReasonGate), permanent(string(gates.ReasonGate), "evaluate %w", why))
 	case decision.Outcome == gates.Fail:
 		out.fail(string(decision.Reason), r.notManaged(e))
 	case decision.Reason == gates.ReasonWhen && r.stale:
@@ -180,12 +182,7 @@ func (r *run) notManaged(e *entry) error {
 	return permanent(string(gates.ReasonNotManaged),
 		"%s is there and not managed: %s; it is left alone. To hand it over, delete it "+
 			"(kubectl delete --cascade=orphan leaves what it owns): the adapter then makes its own; else rename one of the two",
-		transport.RefTo(e.found.current, e.target), e.found.why)
-}
-
-// fail makes the outcome a failure.
-func (o *Outcome) fail(reason string, err error) {
-	o.Reason, o.Err, o.Message = reason, err, err.Error()
+		transport.RefTo(e.found.current), e.found.why)
 }
 
 // act does what was decided, bound to what was found.

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 )
 
-func newHub(t *testing.T) *maestro.Client {
+func newHub(t *testing.T) maestro.Client {
 	t.Helper()
 
 	c, err := maestro.New(kubernetes.Options{Config: env.Config, Adapter: "dns"})
@@ -40,16 +40,16 @@ func nested(name string, annotations map[string]any) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 }
 
-func work(generation string, manifests ...any) *unstructured.Unstructured {
+func work(cluster, generation string, manifests ...any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
-			"name":        "app",
+			"name": "app", "namespace": cluster,
 			"labels":      map[string]any{adapter.LabelAdapter: "dns"},
 			"annotations": map[string]any{adapter.AnnotationGeneration: generation},
 		},
 		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
 	}}
-	o.SetGroupVersionKind(maestro.GVK())
+	o.SetGroupVersionKind(task.ManifestWork())
 
 	return o
 }
@@ -78,24 +78,23 @@ func TestHubWorks(t *testing.T) {
 	t.Parallel()
 
 	c, cluster := newHub(t), env.Namespace(t)
-	first := work("1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "7"}))
-	before := first.DeepCopy()
+	first := work(cluster, "1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "7"}))
 
-	made, err := c.Create(t.Context(), cluster, first)
+	if err := maestro.Complete(first); err != nil {
+		t.Fatal(err)
+	}
+
+	made, err := c.Create(t.Context(), first)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if diff := cmp.Diff(before, first); diff != "" {
-		t.Errorf("the caller's work was changed: %s", diff)
-	}
-
-	if diff := cmp.Diff([]string{"one=1", "two=7"}, generations(t, made)); diff != "" || made.GetNamespace() != cluster {
-		t.Errorf("made in %s: %s", made.GetNamespace(), diff)
+	if diff := cmp.Diff([]string{"one=1", "two=7"}, generations(t, made)); diff != "" {
+		t.Errorf("made: %s", diff)
 	}
 
 	// The hub's own and others' labels stay, the spec is the manifest's.
-	ref := transport.RefTo(made, cluster)
+	ref := transport.RefTo(made)
 
 	labelled, err := c.Patch(t.Context(), ref, map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"theirs": "x"}},
@@ -105,12 +104,12 @@ func TestHubWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err := c.Apply(t.Context(), cluster, labelled, work("2", nested("one", nil)))
+	applied, err := c.Apply(t.Context(), labelled, work(cluster, "2", nested("one", nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if diff := cmp.Diff([]string{"one=2"}, generations(t, applied.Object)); diff != "" || applied.Object.GetLabels()["theirs"] != "x" {
+	if diff := cmp.Diff([]string{"one="}, generations(t, applied.Object)); diff != "" || applied.Object.GetLabels()["theirs"] != "x" {
 		t.Errorf("applied: %s, labels %v", diff, applied.Object.GetLabels())
 	}
 
@@ -118,15 +117,15 @@ func TestHubWorks(t *testing.T) {
 		t.Error("what the manifest does not say is still in the spec")
 	}
 
-	if _, err := c.Apply(t.Context(), cluster, labelled, work("3")); !errors.Is(err, transport.ErrConflict) {
+	if _, err := c.Apply(t.Context(), labelled, work(cluster, "3")); !errors.Is(err, transport.ErrConflict) {
 		t.Errorf("apply on a stale read: %v", err)
 	}
 
-	found, err := c.List(t.Context(), transport.Query{
-		GVK: maestro.GVK(), Target: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
+	found, err := c.Find(t.Context(), transport.Query{
+		GVK: task.ManifestWork(), Namespace: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
 	}, transport.Live)
 	if err != nil || len(found) != 1 {
-		t.Errorf("List() = %d, %v", len(found), err)
+		t.Errorf("Find() = %d, %v", len(found), err)
 	}
 }
 
@@ -143,23 +142,23 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 			t.Parallel()
 
 			c, cluster := newHub(t), env.Namespace(t)
-			held := work("1", nested("one", nil))
+			held := work(cluster, "1", nested("one", nil))
 			held.SetFinalizers([]string{"example.io/hold"})
 
 			if err := unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"); err != nil {
 				t.Fatal(err)
 			}
 
-			made, err := c.Create(t.Context(), cluster, held)
+			made, err := c.Create(t.Context(), held)
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			if err := c.Delete(t.Context(), transport.RefTo(made, cluster), policy); err != nil {
+			if err := c.Delete(t.Context(), transport.RefTo(made), policy); err != nil {
 				t.Fatal(err)
 			}
 
-			got, err := c.Get(t.Context(), transport.Ref{GVK: maestro.GVK(), Name: "app", Target: cluster}, transport.Live)
+			got, err := one(t.Context(), c, transport.Ref{GVK: task.ManifestWork(), Namespace: cluster, Name: "app"}, transport.Live)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,46 +168,33 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 				t.Errorf("deletion %v, option %q, want %q", got.GetDeletionTimestamp(), option, want)
 			}
 
-			if _, err := c.Patch(t.Context(), transport.RefTo(got, cluster), map[string]any{"metadata": map[string]any{"finalizers": nil}}); err != nil {
+			if _, err := c.Patch(t.Context(), transport.RefTo(got), map[string]any{"metadata": map[string]any{"finalizers": nil}}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-func TestHubRefused(t *testing.T) {
+func TestWorksThatCanNotBeCompleted(t *testing.T) {
 	t.Parallel()
 
-	c := newHub(t)
-	elsewhere := work("1", nested("one", nil))
-	elsewhere.SetNamespace("elsewhere")
-
-	pod := work("1")
-	pod.SetKind("Pod")
-	pod.SetAPIVersion("v1")
-
 	cases := map[string]struct {
-		target string
-		work   *unstructured.Unstructured
-		want   string
+		work *unstructured.Unstructured
+		want string
 	}{
-		"no target":              {work: work("1", nested("one", nil)), want: "set transport.maestro.target_cluster"},
-		"another namespace":      {target: "c1", work: elsewhere, want: "leave metadata.namespace out"},
-		"another kind":           {target: "c1", work: pod, want: "keeps ManifestWorks alone"},
-		"generation of the work": {target: "c1", work: work("x", nested("one", nil)), want: `"x" is no whole number`},
+		"generation of the work": {work("c1", "x", nested("one", nil)), `"x" is no whole number`},
 		"generation of a manifest": {
-			target: "c1", work: work("1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "0"})),
-			want: `manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`,
+			work("c1", "1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "0"})),
+			`manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`,
 		},
-		"manifest that is no object": {target: "c1", work: work("1", "text"), want: "manifest 1 is no object"},
+		"manifest that is no object": {work("c1", "1", "text"), "manifest 1 is no object"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := c.Create(t.Context(), tc.target, tc.work)
-			if err == nil || !strings.Contains(err.Error(), tc.want) || errclass.Of(err) != errclass.Permanent {
-				t.Errorf("Create() = %v, want %q", err, tc.want)
+			if err := maestro.Complete(tc.work); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Complete() = %v, want %q", err, tc.want)
 			}
 		})
 	}
@@ -230,7 +216,7 @@ func TestHubCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			err := maestro.Check(tc.config)
+			err := maestro.Check(&tc.config)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("Check() = %v, want %q", err, tc.want)
 			}
@@ -249,7 +235,7 @@ func TestHubNested(t *testing.T) {
 
 		return object
 	}
-	full := work("9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), nested("d", nil))
+	full := work("c1", "9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), nested("d", nil))
 	full.Object["status"] = map[string]any{"resourceStatus": map[string]any{"manifests": []any{
 		map[string]any{
 			"resourceMeta":   map[string]any{"kind": "ConfigMap", "group": "", "namespace": "home", "name": "b"},
@@ -260,14 +246,14 @@ func TestHubNested(t *testing.T) {
 	}}}
 
 	cases := map[string]struct {
-		wanted maestro.Wanted
+		wanted transport.Query
 		want   string
 		told   bool
 	}{
-		"by name":               {wanted: maestro.Wanted{Name: "a"}, want: "a"},
-		"by name, elsewhere":    {wanted: maestro.Wanted{Name: "a", Namespace: "other"}},
-		"highest, then by name": {wanted: maestro.Wanted{Labels: map[string]string{"app": "web"}}, want: "b", told: true},
-		"none":                  {wanted: maestro.Wanted{Labels: map[string]string{"app": "db"}}},
+		"by name":               {wanted: transport.Query{Name: "a"}, want: "a"},
+		"by name, elsewhere":    {wanted: transport.Query{Name: "a", Namespace: "other"}},
+		"highest, then by name": {wanted: transport.Query{Labels: map[string]string{"app": "web"}}, want: "b", told: true},
+		"none":                  {wanted: transport.Query{Labels: map[string]string{"app": "db"}}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

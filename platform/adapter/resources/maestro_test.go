@@ -158,6 +158,7 @@ func TestManifestWorkRefused(t *testing.T) {
 	cases := map[string]struct{ change, to, says string }{
 		"no ManifestWork":  {"apiVersion: work.open-cluster-management.io/v1\n      kind: ManifestWork", "apiVersion: v1\n      kind: ConfigMap", "discovery looks for a ManifestWork"},
 		"wrong namespace":  {"metadata: {name: app}", "metadata: {name: app, namespace: default}", "discovery looks in namespace"},
+		"no cluster":       {`target_cluster: "{{ .ns }}"`, `target_cluster: "{{ if .flag }}x{{ end }}"`, "transport.maestro.target_cluster is empty"},
 		"wrong generation": {"metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "0"}, name: web,`, "manifest 1 (ConfigMap web)"},
 		"schema":           {"feedbackRules: [{type: JSONPaths", "feedbackRules: [{type: Nonsense", "Unsupported value"},
 	}

@@ -124,16 +124,26 @@ type reads struct {
 	behind *unstructured.Unstructured
 }
 
-func (c reads) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
-	if read == transport.Cached && c.behind != nil {
-		return c.behind.DeepCopy(), nil
+func (c reads) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+	if read == transport.Cached && c.behind != nil && query.Name != "" {
+		return []*unstructured.Unstructured{c.behind.DeepCopy()}, nil
 	}
 
-	return c.Client.Get(ctx, ref, transport.Live)
+	return c.Client.Find(ctx, query, transport.Live)
 }
 
-func (c reads) List(ctx context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
-	return c.Client.List(ctx, query, transport.Live)
+// one finds the object of a name.
+func one(ctx context.Context, c transport.Client, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
+	found, err := c.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, read)
+	if err == nil && len(found) == 0 {
+		err = transport.ErrNotFound
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	return found[0], nil
 }
 
 // event is what an event is about, with values for the task's params.

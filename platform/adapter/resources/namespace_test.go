@@ -48,38 +48,27 @@ const inNamespace = `
 // somebody else be quicker.
 type scoped struct {
 	transport.Client
-	transport.Scoped
 
 	reads []string
 	// meanwhile, if there, runs once after the first create.
 	meanwhile func()
 }
 
-func newScoped(t *testing.T) *scoped {
-	t.Helper()
+func newScoped() *scoped { return &scoped{Client: clients[transport.Kubernetes]} }
 
-	knows, ok := clients[transport.Kubernetes].(transport.Scoped)
-	if !ok {
-		t.Fatal("the client of a cluster does not know which kinds live in namespaces")
+func (s *scoped) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+	verb := "list "
+	if query.Name != "" {
+		verb = "get "
 	}
 
-	return &scoped{Client: clients[transport.Kubernetes], Scoped: knows}
+	s.reads = append(s.reads, verb+query.GVK.Kind)
+
+	return s.Client.Find(ctx, query, read)
 }
 
-func (s *scoped) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
-	s.reads = append(s.reads, "get "+ref.GVK.Kind)
-
-	return s.Client.Get(ctx, ref, read)
-}
-
-func (s *scoped) List(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
-	s.reads = append(s.reads, "list "+query.GVK.Kind)
-
-	return s.Client.List(ctx, query, read)
-}
-
-func (s *scoped) Create(ctx context.Context, target string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	made, err := s.Client.Create(ctx, target, o)
+func (s *scoped) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	made, err := s.Client.Create(ctx, o)
 
 	if meanwhile := s.meanwhile; meanwhile != nil {
 		s.meanwhile = nil
@@ -105,7 +94,7 @@ func (s *scoped) wantReads(t *testing.T, want ...string) {
 func TestNothingIsReadInANamespaceThatIsNotThere(t *testing.T) {
 	t.Parallel()
 
-	f, s := newFleet(t, inNamespace), newScoped(t)
+	f, s := newFleet(t, inNamespace), newScoped()
 	f.clients = map[string]transport.Client{transport.Kubernetes: s}
 
 	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent", "create/Absent", "create/Absent")
@@ -121,7 +110,7 @@ func TestNothingIsReadInANamespaceThatIsNotThere(t *testing.T) {
 func TestSomebodyElseIsQuickerInANewNamespace(t *testing.T) {
 	t.Parallel()
 
-	f, s := newFleet(t, inNamespace), newScoped(t)
+	f, s := newFleet(t, inNamespace), newScoped()
 	f.clients = map[string]transport.Client{transport.Kubernetes: s}
 	s.meanwhile = func() {
 		theirs := f.object("v1", "ConfigMap", "named")

@@ -245,10 +245,10 @@ func (m *mortal) spend() {
 	}
 }
 
-func (m *mortal) Create(ctx context.Context, target string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (m *mortal) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	m.spend()
 
-	return m.Client.Create(ctx, target, o)
+	return m.Client.Create(ctx, o)
 }
 
 func (m *mortal) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {

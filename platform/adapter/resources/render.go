@@ -5,7 +5,6 @@ package resources
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
@@ -28,7 +28,7 @@ func (r *run) render(ctx context.Context, e *entry) (*unstructured.Unstructured,
 
 	object := &unstructured.Unstructured{Object: rendered}
 	if e.Transport == transport.Maestro && object.GetNamespace() == "" {
-		object.SetNamespace(e.target)
+		object.SetNamespace(e.query.Namespace)
 	}
 
 	if err := r.own(e, object); err != nil {
@@ -40,27 +40,35 @@ func (r *run) render(ctx context.Context, e *entry) (*unstructured.Unstructured,
 		return nil, permanent(ReasonManifest, "%w", err)
 	}
 
-	return object, r.findable(e, object)
+	if err := r.findable(e, object); err != nil || e.Transport != transport.Maestro {
+		return object, err
+	}
+
+	if err := maestro.Complete(object); err != nil {
+		return nil, permanent(ReasonManifest, "%s: %w", transport.RefTo(object), err)
+	}
+
+	return object, nil
 }
 
 // findable refuses an object that discovery would not find: it would be made again with
 // each event, or never be deleted.
 func (r *run) findable(e *entry, object *unstructured.Unstructured) error {
-	ref := transport.RefTo(object, e.target)
-	if problem := task.CheckName(e.gvk.Group, object.GetName()); problem != "" {
+	ref := transport.RefTo(object)
+	if problem := task.CheckName(e.query.GVK.Group, object.GetName()); problem != "" {
 		return permanent(ReasonManifest, "%s: metadata.name is no name that an API server takes: %s; "+
 			"lower in its template makes capitals small", ref, problem)
 	}
 
 	switch {
-	case object.GroupVersionKind().GroupKind() != e.gvk.GroupKind():
-		return permanent(ReasonManifest, "%s: discovery looks for a %s", ref, e.gvk.GroupKind())
-	case e.namespace != "" && object.GetNamespace() != "" && e.namespace != object.GetNamespace():
-		return permanent(ReasonManifest, "%s: discovery looks in namespace %s", ref, e.namespace)
-	case e.name != "" && e.name != object.GetName():
-		return permanent(ReasonManifest, "%s: discovery looks for the name %s", ref, e.name)
-	case e.name == "" && !labels.SelectorFromSet(e.labels).Matches(labels.Set(object.GetLabels())):
-		return permanent(ReasonManifest, "%s: its labels are not those that discovery looks for: %s", ref, labels.Set(e.labels))
+	case object.GroupVersionKind().GroupKind() != e.query.GVK.GroupKind():
+		return permanent(ReasonManifest, "%s: discovery looks for a %s", ref, e.query.GVK.GroupKind())
+	case e.query.Namespace != "" && object.GetNamespace() != "" && e.query.Namespace != object.GetNamespace():
+		return permanent(ReasonManifest, "%s: discovery looks in namespace %s", ref, e.query.Namespace)
+	case e.query.Name != "" && e.query.Name != object.GetName():
+		return permanent(ReasonManifest, "%s: discovery looks for the name %s", ref, e.query.Name)
+	case e.query.Name == "" && !labels.SelectorFromSet(e.query.Labels).Matches(labels.Set(object.GetLabels())):
+		return permanent(ReasonManifest, "%s: its labels are not those that discovery looks for: %s", ref, labels.Set(e.query.Labels))
 	}
 
 	live := e.found.current
@@ -82,13 +90,13 @@ func (r *run) own(e *entry, object *unstructured.Unstructured) error {
 	i := slices.IndexFunc(r.entries, func(other *entry) bool { return other.Name == e.Owner })
 	if i < 0 || r.entries[i].found.state != gates.Managed {
 		return permanent(ReasonOwnerMissing, "own %s: the object of %s, which is to be its owner, is not there",
-			transport.RefTo(object, ""), e.Owner)
+			transport.RefTo(object), e.Owner)
 	}
 
 	owner := r.entries[i].found.current
 	if namespace := owner.GetNamespace(); namespace != "" && namespace != object.GetNamespace() {
 		return permanent(ReasonManifest, "own %s: its owner %s is in another namespace; an owner is in the same one, or in none",
-			transport.RefTo(object, ""), transport.RefTo(owner, ""))
+			transport.RefTo(object), transport.RefTo(owner))
 	}
 
 	object.SetOwnerReferences(append(object.GetOwnerReferences(), metav1.OwnerReference{
@@ -96,12 +104,4 @@ func (r *run) own(e *entry, object *unstructured.Unstructured) error {
 	}))
 
 	return nil
-}
-
-// says asks the retention's expression about one of the earlier versions.
-func (r *run) says(ctx context.Context, e *entry, items []any, index int) (bool, error) {
-	vars := maps.Clone(r.vars)
-	vars["item"], vars["items"], vars["itemIndex"] = items[index], items, int64(index)
-
-	return e.Retention.Expression.Bool(ctx, vars)
 }

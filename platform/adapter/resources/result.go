@@ -4,10 +4,12 @@
 package resources
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
 // Operation is what was done to an entry's object.
@@ -37,10 +39,40 @@ const (
 	ReasonDiscovery = "DiscoveryFailed"
 )
 
-// Outcome is what became of one entry.
+// Gate is one expression that decided something.
+type Gate struct {
+	// Gate names it: when, lifecycle.delete.when.
+	Gate       string `json:"gate"`
+	Expression string `json:"expression"`
+	// Value is true, false or error.
+	Value string `json:"value"`
+	// Inputs are the variables that the expression reads.
+	Inputs []string `json:"inputs,omitempty"`
+	Error  string   `json:"error,omitempty"`
+}
+
+// Ask evaluates a gate. Its error names the gate.
+func Ask(ctx context.Context, name string, expression *cel.Program, vars map[string]any) (bool, Gate, error) {
+	holds, err := expression.Bool(ctx, vars)
+	gate := Gate{
+		Gate: name, Expression: expression.String(), Value: gates.Of(holds, err).String(), Inputs: expression.Variables(),
+	}
+
+	if err != nil {
+		gate.Error = err.Error()
+
+		return false, gate, fmt.Errorf("%s: %w", name, err)
+	}
+
+	return holds, gate, nil
+}
+
+// Outcome is what became of one entry, and why.
 type Outcome struct {
 	// Resource is the entry's name.
-	Resource string `json:"resource"`
+	Resource string `json:"name"`
+	// Outcome is act, skip or fail.
+	Outcome gates.Outcome `json:"outcome"`
 	// Operation that was done; for a failure, the one that was tried.
 	Operation Operation `json:"operation"`
 	// Reason is one word: the gates', or the error's.
@@ -53,10 +85,19 @@ type Outcome struct {
 	Pending bool `json:"pending,omitempty"`
 	// Pruned are the names of earlier versions that were removed.
 	Pruned []string `json:"pruned,omitempty"`
-	// Decision is the last one, with the way to it.
-	Decision gates.Decision `json:"decision"`
-	// Err is nil unless the entry has failed; kit/errclass has its class.
-	Err error `json:"-"`
+	// Path are the questions on the way to the last decision, with their answers, and Gates
+	// the entry's expressions that those were about.
+	Path  []gates.Step `json:"path,omitempty"`
+	Gates []Gate       `json:"gates,omitempty"`
+	// Err is nil unless the entry has failed; kit/errclass has its class. Error is its text.
+	Err   error  `json:"-"`
+	Error string `json:"error,omitempty"`
+}
+
+// fail makes the outcome a failure.
+func (o *Outcome) fail(reason string, err error) {
+	o.Outcome, o.Reason, o.Err = gates.Fail, reason, err
+	o.Error, o.Message = err.Error(), err.Error()
 }
 
 // Result is what became of all entries.

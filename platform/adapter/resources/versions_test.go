@@ -138,7 +138,7 @@ func TestStaleEventsDoNotPrune(t *testing.T) {
 
 	f.task = load(t, retain("{historyLimit: 0}"))
 	eventually(t, "the cache has both", func() bool {
-		found, err := clients[transport.Kubernetes].List(t.Context(), transport.Query{
+		found, err := clients[transport.Kubernetes].Find(t.Context(), transport.Query{
 			GVK: f.configMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
 		}, transport.Cached)
 
@@ -223,8 +223,8 @@ func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
 // dying is a client whose objects are deleted by somebody while they are written.
 type dying struct{ transport.Client }
 
-func (c dying) Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (transport.Applied, error) {
-	applied, err := c.Client.Apply(ctx, target, live, object)
+func (c dying) Apply(ctx context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
+	applied, err := c.Client.Apply(ctx, live, object)
 	if applied.Object != nil {
 		now := metav1.Now()
 		applied.Object.SetDeletionTimestamp(&now)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +42,7 @@ func (r *run) change(ctx context.Context, e *entry, live, object *unstructured.U
 
 	out.Operation = Applied
 
-	applied, err := e.client.Apply(ctx, e.target, live, object)
+	applied, err := e.client.Apply(ctx, live, object)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (r *run) upToDate(live, object *unstructured.Unstructured, out *Outcome) (b
 func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, as Operation) error {
 	out.Operation = as
 
-	made, err := e.client.Create(ctx, e.target, object)
+	made, err := e.client.Create(ctx, object)
 	if errors.Is(err, transport.ErrExists) {
 		return r.inTheWay(ctx, e, object, out, err)
 	}
@@ -97,15 +98,19 @@ func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstruc
 // inTheWay looks at an object that discovery has not found and that has the manifest's
 // name.
 func (r *run) inTheWay(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, exists error) error {
-	ref := transport.RefTo(object, e.target)
-	ref.UID, ref.ResourceVersion = "", ""
+	ref := transport.RefTo(object)
 
-	live, err := e.client.Get(ctx, ref, transport.Live)
+	there, err := e.client.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
 	if err != nil {
 		return err
 	}
 
-	standing, why := r.in.Stamper.Standing(live, e.gvk.GroupKind(), r.in.ResourceID)
+	if len(there) == 0 {
+		return exists // and has gone since
+	}
+
+	live := there[0]
+	standing, why := r.in.Stamper.Standing(live, e.query.GVK.GroupKind(), r.in.ResourceID)
 	among := slices.ContainsFunc(e.found.versions, func(o *unstructured.Unstructured) bool { return o.GetUID() == live.GetUID() })
 
 	switch {
@@ -116,7 +121,7 @@ func (r *run) inTheWay(ctx context.Context, e *entry, object *unstructured.Unstr
 		out.Pending, out.Reason = true, string(gates.ReasonDeletionPending)
 
 		return nil
-	case standing == stamp.Managed && e.name == "":
+	case standing == stamp.Managed && e.query.Name == "":
 		// Somebody has changed the labels it is found by.
 		return r.change(ctx, e, live, object, out)
 	case standing == stamp.Managed:
@@ -169,7 +174,7 @@ func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out 
 
 		out.Operation = Patched
 
-		patched, err := e.client.Patch(ctx, transport.RefTo(e.found.current, e.target), document)
+		patched, err := e.client.Patch(ctx, transport.RefTo(e.found.current), document)
 		if err != nil {
 			return err
 		}
@@ -197,7 +202,7 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 		return r.create(ctx, e, object, out, Recreate)
 	}
 
-	if err := e.client.Delete(ctx, transport.RefTo(e.found.current, e.target), metav1.DeletePropagationBackground); err != nil {
+	if err := e.client.Delete(ctx, transport.RefTo(e.found.current), metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
 
@@ -218,25 +223,14 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Deleted
 
-	propagation, err := transport.Propagation(e.PropagationPolicy)
-	if err != nil {
-		return permanent(ReasonManifest, "%w", err)
-	}
-
-	var errs []error
-
-	for _, version := range e.found.versions {
+	err := e.each(func(version *unstructured.Unstructured) error {
 		if version.GetDeletionTimestamp() != nil {
-			continue
+			return nil
 		}
 
-		err := e.client.Delete(ctx, transport.RefTo(version, e.target), propagation)
-		if err != nil && !errors.Is(err, transport.ErrNotFound) {
-			errs = append(errs, err)
-		}
-	}
-
-	if err := errors.Join(errs...); err != nil {
+		return e.client.Delete(ctx, transport.RefTo(version), metav1.DeletionPropagation(e.PropagationPolicy))
+	})
+	if err != nil {
 		return err
 	}
 
@@ -249,57 +243,57 @@ func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	return nil
 }
 
+// each does something to all versions. One that has gone since is none any more.
+func (e *entry) each(do func(*unstructured.Unstructured) error) error {
+	var errs []error
+
+	for _, version := range e.found.versions {
+		if err := do(version); err != nil && !errors.Is(err, transport.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
 // detach takes the marks off all versions but for the generation, and marks them as
 // handed over.
 func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Detached
 
-	var (
-		errs []error
-		left *unstructured.Unstructured
-	)
+	var left *unstructured.Unstructured
 
-	for _, version := range e.found.versions {
-		freed, err := e.client.Patch(ctx, transport.RefTo(version, e.target), r.in.Stamper.Detachment())
-		if errors.Is(err, transport.ErrNotFound) {
-			continue
-		}
-
-		if err != nil {
-			errs = append(errs, err)
-
-			continue
-		}
-
-		if version.GetUID() == e.found.current.GetUID() {
+	err := e.each(func(version *unstructured.Unstructured) error {
+		freed, err := e.client.Patch(ctx, transport.RefTo(version), r.in.Stamper.Detachment())
+		if err == nil && version.GetUID() == e.found.current.GetUID() {
 			left = freed
 		}
-	}
 
-	if err := errors.Join(errs...); err != nil {
+		return err
+	})
+	if err != nil {
 		return err
 	}
 
-	f := found{state: gates.Detached, current: left, why: "it was detached"}
 	if left == nil {
-		f = found{state: gates.Absent}
+		return r.show(e, found{state: gates.Absent})
 	}
 
-	return r.show(e, f)
+	return r.show(e, found{state: gates.Detached, current: left, why: "it was detached"})
 }
 
 // renew signs what is signed with an old key anew. That it can't be done keeps nothing
 // from working: the next event tries again.
 func (r *run) renew(ctx context.Context, e *entry) {
 	for _, version := range e.found.versions {
-		value, needed := r.in.Stamper.Renewed(version, e.gvk.GroupKind(), r.in.ResourceID)
+		value, needed := r.in.Stamper.Renewed(version, e.query.GVK.GroupKind(), r.in.ResourceID)
 		if !needed || version.GetDeletionTimestamp() != nil {
 			continue
 		}
 
 		document := map[string]any{"metadata": map[string]any{"annotations": map[string]any{adapter.AnnotationIdentity: value}}}
 
-		if _, err := e.client.Patch(ctx, transport.RefTo(version, e.target), document); err != nil && !changed(err) {
+		if _, err := e.client.Patch(ctx, transport.RefTo(version), document); err != nil && !changed(err) {
 			r.in.Log.WarnContext(ctx, "sign object anew", "name", e.Name, "error", err)
 		}
 	}
@@ -311,15 +305,9 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 		return nil
 	}
 
-	var earlier []*unstructured.Unstructured
-
-	for _, version := range e.found.versions {
-		if version.GetUID() != e.found.current.GetUID() && version.GetDeletionTimestamp() == nil {
-			earlier = append(earlier, version)
-		}
-	}
-
-	slices.SortStableFunc(earlier, r.newest)
+	earlier := slices.DeleteFunc(slices.Clone(e.found.versions), func(version *unstructured.Unstructured) bool {
+		return version.GetUID() == e.found.current.GetUID() || version.GetDeletionTimestamp() != nil
+	})
 
 	over, err := r.over(ctx, e, earlier)
 	if err != nil {
@@ -327,7 +315,7 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 	}
 
 	for _, version := range over {
-		err := e.client.Delete(ctx, transport.RefTo(version, e.target), metav1.DeletePropagationBackground)
+		err := e.client.Delete(ctx, transport.RefTo(version), metav1.DeletePropagationBackground)
 
 		switch {
 		case errors.Is(err, transport.ErrNotFound), errors.Is(err, transport.ErrConflict):
@@ -359,12 +347,13 @@ func (r *run) over(ctx context.Context, e *entry, earlier []*unstructured.Unstru
 		goes := e.Retention.HistoryLimit != nil && i >= *e.Retention.HistoryLimit || e.Retention.TTL > 0 && age > e.Retention.TTL
 
 		if !goes && e.Retention.Expression != nil {
-			yes, err := r.says(ctx, e, items, i)
-			if err != nil {
+			vars := maps.Clone(r.vars)
+			vars["item"], vars["items"], vars["itemIndex"] = items[i], items, int64(i)
+
+			var err error
+			if goes, err = e.Retention.Expression.Bool(ctx, vars); err != nil {
 				return nil, permanent(string(gates.ReasonGate), "evaluate retention.expression: %w", err)
 			}
-
-			goes = yes
 		}
 
 		if goes {

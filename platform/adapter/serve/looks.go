@@ -112,10 +112,6 @@ func (l *Looks) get(resourceID string) *known {
 // begin notes an event that is taken up; what is returned notes its end, and whether the
 // resource is gone, or being deleted.
 func (l *Looks) begin(event *cloudevents.Event) (end func(gone, deleting bool)) {
-	if l == nil {
-		return func(bool, bool) {}
-	}
-
 	id, _ := event.Extensions()[events.PartitionKey].(string)
 	if id == "" {
 		return func(bool, bool) {}
@@ -173,10 +169,6 @@ func (l *Looks) take(id string) (event cloudevents.Event, ok bool) {
 
 // run looks until ctx ends, which ends those in work.
 func (l *Looks) run(ctx context.Context, look func(context.Context, cloudevents.Event)) {
-	if l == nil {
-		return
-	}
-
 	var workers sync.WaitGroup
 	defer workers.Wait()
 

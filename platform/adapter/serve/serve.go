@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,16 +22,13 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/probes"
 )
 
-const (
-	// DrainTimeout is how long events that are in work may take when the adapter ends.
-	DrainTimeout = 30 * time.Second
-
-	defaultEventTimeout = 2 * time.Minute
-)
+// DrainTimeout is how long events that are in work may take when the adapter ends.
+const DrainTimeout = 30 * time.Second
 
 // Source hands out events: a *broker.Broker, or a feed.Source.
 type Source interface {
@@ -48,15 +47,12 @@ type Options struct {
 	Events Source
 	// Handle handles one event: Handle of a pipeline.Pipeline.
 	Handle func(context.Context, cloudevents.Event) pipeline.Result
-	// Looks, if there, have events handled again when objects change.
+	// Looks have events handled again when objects change. Default: those of nobody.
 	Looks *Looks
-	// Ready says why the adapter can't work yet, beside the source of events; nil: it can.
-	Ready func(context.Context) error
 	// Config answers /config if the deployment says debug_config; it shows no secrets.
 	Config http.Handler
-	// Registry and Gatherer of the metrics. Default: a registry of its own.
-	Registry prometheus.Registerer
-	Gatherer prometheus.Gatherer
+	// Registry of the metrics. Default: one of its own.
+	Registry *prometheus.Registry
 	// Clock. Default: the real one.
 	Clock clock.Clock
 	// Log. Default: slog.Default.
@@ -99,19 +95,13 @@ func Run(ctx context.Context, options Options) error {
 
 	defer s.metrics.up.Set(0)
 
+	var looks sync.WaitGroup
+	defer looks.Wait()
+
 	looking, endLooks := context.WithCancel(ctx)
-	looked := make(chan struct{})
+	defer endLooks()
 
-	defer func() {
-		endLooks()
-		<-looked
-	}()
-
-	go func() {
-		defer close(looked)
-
-		s.Looks.run(looking, s.look)
-	}()
+	looks.Go(func() { s.Looks.run(looking, s.look) })
 
 	subscribed := make(chan error, 1)
 
@@ -120,7 +110,9 @@ func Run(ctx context.Context, options Options) error {
 	select {
 	case err := <-subscribed:
 		if ctx.Err() == nil {
-			return errors.Join(fmt.Errorf("subscribe to events: %w", orEnded(err)), s.drain(ctx))
+			err = cmp.Or(err, errors.New("the source has ended the subscription"))
+
+			return errors.Join(fmt.Errorf("subscribe to events: %w", err), s.drain(ctx))
 		}
 
 		return errors.Join(err, s.drain(ctx))
@@ -138,14 +130,6 @@ func Run(ctx context.Context, options Options) error {
 	s.Log.InfoContext(ctx, "adapter has stopped")
 
 	return nil
-}
-
-func orEnded(err error) error {
-	if err == nil {
-		return errors.New("the source has ended the subscription")
-	}
-
-	return err
 }
 
 // drain closes the source of events, which ends what is still in work after the time.
@@ -166,12 +150,8 @@ func newServer(options Options) (*server, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
 
-	if options.Registry == nil {
-		registry := prometheus.NewRegistry()
-		options.Registry, options.Gatherer = registry, registry
-	}
-
-	options.Deployment.EventTimeout = cmp.Or(max(options.Deployment.EventTimeout, 0), defaultEventTimeout)
+	options.Registry = cmp.Or(options.Registry, prometheus.NewRegistry())
+	options.Looks = cmp.Or(options.Looks, NewLooks(nil))
 
 	meters, err := newMeters(options.Registry, options.Clock, options.Deployment.Adapter, options.Version)
 	if err != nil {
@@ -184,7 +164,7 @@ func newServer(options Options) (*server, error) {
 func (s *server) probes() probes.Options {
 	options := probes.Options{
 		HealthAddress: s.Deployment.HealthAddress, MetricsAddress: s.Deployment.MetricsAddress,
-		Ready: s.ready, Gatherer: s.Gatherer, Log: s.Log,
+		Ready: s.ready, Gatherer: s.Registry, Log: s.Log,
 	}
 
 	if watched, ok := s.Events.(interface {
@@ -209,11 +189,7 @@ func (s *server) ready(ctx context.Context) error {
 		return fmt.Errorf("events: %w", err)
 	}
 
-	if s.Ready == nil {
-		return nil
-	}
-
-	return s.Ready(ctx)
+	return nil
 }
 
 // handle is the broker's handler.
@@ -276,11 +252,7 @@ func (s *server) note(ctx context.Context, result *pipeline.Result) {
 }
 
 func changed(result *pipeline.Result) bool {
-	for _, outcome := range result.Resources.Outcomes {
-		if outcome.Operation != "none" || len(outcome.Pruned) > 0 {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(result.Resources.Outcomes, func(o resources.Outcome) bool {
+		return o.Operation != resources.None || len(o.Pruned) > 0
+	})
 }

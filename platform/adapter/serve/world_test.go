@@ -195,7 +195,7 @@ func newWorld(t testing.TB, namespace string) *world {
 		<-ended
 	})
 
-	made, err := pipeline.Assemble(pipeline.Parts{
+	made, err := pipeline.New(pipeline.Options{
 		Deployment: &w.deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: cluster},
 		Keys: keys, FrameworkVersion: "1.2.3", Clock: instant{}, Log: logger,
 	})
@@ -229,7 +229,7 @@ func (w *world) start() {
 
 				return w.handle(ctx, event)
 			},
-			Looks: w.looks, Registry: w.registry, Gatherer: w.registry, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
+			Looks: w.looks, Registry: w.registry, Log: slog.New(slog.NewJSONHandler(w.log, nil)),
 			Config:    http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "the configuration") }),
 			Listening: func(health, metrics string) { w.metrics = metrics; listening <- health },
 		})

@@ -12,16 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-)
-
-// Verbs of Kubernetes' RBAC that an adapter may need.
-const (
-	verbCreate = "create"
-	verbDelete = "delete"
-	verbGet    = "get"
-	verbList   = "list"
-	verbPatch  = "patch"
-	verbWatch  = "watch"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Rule is what has to be allowed on one kind, in all namespaces: watches are of all.
@@ -45,7 +36,7 @@ func (t *Task) Access(transport string) ([]Rule, error) {
 			continue
 		}
 
-		gvk, err := r.kind()
+		gvk, err := r.Kind()
 		if err != nil {
 			return nil, fmt.Errorf("resources[%d] (%s): %w", i, r.Name, err)
 		}
@@ -59,17 +50,16 @@ func (t *Task) Access(transport string) ([]Rule, error) {
 
 // MergeRules puts the rules for one kind together, and sorts all.
 func MergeRules(rules []Rule) []Rule {
-	verbs := map[schema.GroupResource][]string{}
+	verbs := map[schema.GroupResource]sets.Set[string]{}
 
 	for _, rule := range rules {
 		of := schema.GroupResource{Group: rule.Group, Resource: rule.Resource}
-		verbs[of] = append(verbs[of], rule.Verbs...)
+		verbs[of] = verbs[of].Union(sets.New(rule.Verbs...))
 	}
 
 	out := make([]Rule, 0, len(verbs))
 	for of, all := range verbs {
-		slices.Sort(all)
-		out = append(out, Rule{Group: of.Group, Resource: of.Resource, Verbs: slices.Compact(all)})
+		out = append(out, Rule{Group: of.Group, Resource: of.Resource, Verbs: sets.List(all)})
 	}
 
 	slices.SortFunc(out, func(a, b Rule) int {
@@ -83,19 +73,19 @@ func MergeRules(rules []Rule) []Rule {
 func (r *Resource) verbs() []string {
 	// Watches begin with a list, where the server does not stream it. An entry has a manifest,
 	// which is applied and detached by patches, or has patches alone.
-	out := []string{verbList, verbPatch, verbWatch}
+	out := []string{"list", "patch", "watch"}
 
 	// What is found by labels is read by name if a manifest's name turns out to be taken.
 	if r.Discovery.ByName != nil || r.Manifest != nil {
-		out = append(out, verbGet)
+		out = append(out, "get")
 	}
 
 	if r.Manifest != nil {
-		out = append(out, verbCreate)
+		out = append(out, "create")
 	}
 
 	if r.Delete != nil || r.Recreate != nil || r.Retention.prunes() {
-		out = append(out, verbDelete)
+		out = append(out, "delete")
 	}
 
 	return out
@@ -105,18 +95,32 @@ func (r *Retention) prunes() bool {
 	return r != nil && (r.HistoryLimit != nil || r.TTL > 0 || r.Expression != nil)
 }
 
-// kind is what the manifest says as it is written, else what discovery says.
-func (r *Resource) kind() (schema.GroupVersionKind, error) {
+// ErrKind is an entry whose kind its manifest has a template for, or nothing.
+var ErrKind = errors.New(
+	"its kind is known only when an event comes: say it in discovery.api_version and discovery.kind, or without a template")
+
+// ManifestWork is the kind of all objects of transport maestro.
+func ManifestWork() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "work.open-cluster-management.io", Version: "v1", Kind: "ManifestWork"}
+}
+
+// Kind is what the manifest says as it is written, else what discovery says; else the error
+// is ErrKind.
+func (r *Resource) Kind() (schema.GroupVersionKind, error) {
 	if r.Transport == Maestro {
-		return schema.GroupVersionKind{Group: "work.open-cluster-management.io", Version: "v1", Kind: "ManifestWork"}, nil
+		return ManifestWork(), nil
 	}
 
-	version, kind := r.Written()
+	version, kind := r.written()
 	if version == "" || kind == "" {
-		return schema.GroupVersionKind{}, errors.New(
-			"its kind is known only when an event comes: say it in discovery.api_version and discovery.kind, or without a template")
+		return schema.GroupVersionKind{}, ErrKind
 	}
 
+	return KindOf(version, kind)
+}
+
+// KindOf reads apiVersion and kind.
+func KindOf(version, kind string) (schema.GroupVersionKind, error) {
 	parsed, err := schema.ParseGroupVersion(version)
 	if err != nil {
 		return schema.GroupVersionKind{}, fmt.Errorf("read apiVersion: %w", err)
@@ -125,9 +129,9 @@ func (r *Resource) kind() (schema.GroupVersionKind, error) {
 	return parsed.WithKind(kind), nil
 }
 
-// Written gives apiVersion and kind as the manifest says them, else as discovery does; each
+// written gives apiVersion and kind as the manifest says them, else as discovery does; each
 // is empty where it is a template, or nowhere.
-func (r *Resource) Written() (version, kind string) {
+func (r *Resource) written() (version, kind string) {
 	return cmp.Or(r.Manifest.constant("apiVersion"), r.Discovery.APIVersion),
 		cmp.Or(r.Manifest.constant("kind"), r.Discovery.Kind)
 }

@@ -4,6 +4,7 @@
 package task
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -112,18 +113,9 @@ func (c Condition) ordered(value any) (bool, error) {
 		return false, fmt.Errorf("condition on %s: %s wants two numbers, two times or two texts", c.Field, c.Operator)
 	}
 
-	switch c.Operator {
-	case "greaterThan":
-		return order > 0, nil
-	case "greaterThanOrEqual":
-		return order >= 0, nil
-	case "lessThan":
-		return order < 0, nil
-	case "lessThanOrEqual":
-		return order <= 0, nil
-	default:
-		return false, fmt.Errorf("condition on %s: unknown operator %s", c.Field, c.Operator)
-	}
+	return map[string]bool{
+		"greaterThan": order > 0, "greaterThanOrEqual": order >= 0, "lessThan": order < 0, "lessThanOrEqual": order <= 0,
+	}[c.Operator], nil
 }
 
 func compare(a, b any) (order int, ok bool) {
@@ -131,31 +123,17 @@ func compare(a, b any) (order int, ok bool) {
 	right, rightNumber := number(b)
 
 	if leftNumber && rightNumber {
-		switch {
-		case left < right:
-			return -1, true
-		case left > right:
-			return 1, true
-		default:
-			return 0, true
-		}
+		return cmp.Compare(left, right), true
 	}
 
 	leftText, leftOK := a.(string)
 	rightText, rightOK := b.(string)
 
-	if !leftOK || !rightOK {
-		return 0, false
-	}
+	leftTime, errLeft := time.Parse(time.RFC3339, leftText)
+	rightTime, errRight := time.Parse(time.RFC3339, rightText)
 
-	leftTime, err := time.Parse(time.RFC3339, leftText)
-	if err != nil {
-		return strings.Compare(leftText, rightText), true
-	}
-
-	rightTime, err := time.Parse(time.RFC3339, rightText)
-	if err != nil {
-		return strings.Compare(leftText, rightText), true
+	if errLeft != nil || errRight != nil {
+		return strings.Compare(leftText, rightText), leftOK && rightOK
 	}
 
 	return leftTime.Compare(rightTime), true

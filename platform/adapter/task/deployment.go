@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -66,7 +67,7 @@ func defaults() adapter.Deployment {
 		Clients: adapter.Clients{
 			HyperFleetAPI: adapter.HyperFleetAPI{
 				Version: "v1", Timeout: 10 * time.Second, RetryAttempts: 3, RetryBackoff: "exponential", BaseDelay: time.Second,
-				MaxDelay: 30 * time.Second, Auth: adapter.Auth{TokenCacheTTL: time.Minute},
+				MaxDelay: 30 * time.Second,
 			},
 			Kubernetes: adapter.Kubernetes{QPS: 100, Burst: 200},
 		},
@@ -77,174 +78,100 @@ func defaults() adapter.Deployment {
 	}
 }
 
+// checks are what is wrong with keys.
+type checks []error
+
+// wantf says what is wrong where something does not hold.
+func (c *checks) wantf(holds bool, key, format string, args ...any) {
+	if !holds {
+		*c = append(*c, strictyaml.ErrorAt(key, format, args...))
+	}
+}
+
+func (c *checks) oneOf(key, value string, words ...string) {
+	c.wantf(slices.Contains(words, value), key, "%q is none of %s", value, strings.Join(words, ", "))
+}
+
+func (c *checks) positive(key string, value time.Duration) {
+	c.wantf(value > 0, key, "want more than 0")
+}
+
+var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
+
 // validate checks the whole; errors name keys.
 func validate(d *adapter.Deployment) error {
-	var errs []error
-
-	fail := func(key, format string, args ...any) { errs = append(errs, strictyaml.ErrorAt(key, format, args...)) }
-
-	if problems := validation.IsDNS1123Label(d.Adapter.Name); len(problems) > 0 {
-		fail("adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, problems[0])
-	}
+	var c checks
 
 	api := &d.Clients.HyperFleetAPI
-	schemes := []string{"http", "https"}
-	if parsed, err := url.Parse(api.BaseURL); err != nil || parsed.Host == "" || !slices.Contains(schemes, parsed.Scheme) {
-		fail("clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
-	}
+	problems := validation.IsDNS1123Label(d.Adapter.Name)
+	base, err := url.Parse(api.BaseURL)
 
-	if api.RetryAttempts < 1 {
-		fail("clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
-	}
+	c.wantf(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
+	c.wantf(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
+		"clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
+	c.wantf(api.RetryAttempts >= 1, "clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
+	c.oneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
+	c.oneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
+	c.oneOf("log.format", d.Log.Format, "json", "text")
+	c.oneOf("log.output", d.Log.Output, "stdout", "stderr")
+	c.positive("clients.hyperfleet_api.timeout", api.Timeout)
+	c.positive("clients.hyperfleet_api.base_delay", api.BaseDelay)
+	c.positive("clients.hyperfleet_api.max_delay", api.MaxDelay)
+	c.positive("event_timeout", d.EventTimeout)
+	c.wantf(d.IdentityKeyFile != "", "identity_key_file", "is required")
+	c.events(d)
 
-	for _, word := range []struct {
-		key, value string
-		words      []string
-	}{
-		{"clients.hyperfleet_api.retry_backoff", api.RetryBackoff, []string{"exponential", "linear", "constant"}},
-		{"log.level", d.Log.Level, []string{"debug", "info", "warn", "error"}},
-		{"log.format", d.Log.Format, []string{"json", "text"}},
-		{"log.output", d.Log.Output, []string{"stdout", "stderr"}},
-	} {
-		if !slices.Contains(word.words, word.value) {
-			fail(word.key, "%q is none of %s", word.value, strings.Join(word.words, ", "))
-		}
+	if m := d.Clients.Maestro; m != nil {
+		c.wantf((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
+			"want one of grpc_server_address, for a Maestro server, and kube_config_path, for a hub")
 	}
-
-	for _, wait := range []struct {
-		key   string
-		value time.Duration
-	}{
-		{"clients.hyperfleet_api.timeout", api.Timeout}, {"clients.hyperfleet_api.base_delay", api.BaseDelay},
-		{"clients.hyperfleet_api.max_delay", api.MaxDelay}, {"event_timeout", d.EventTimeout},
-	} {
-		if wait.value <= 0 {
-			fail(wait.key, "want more than 0")
-		}
-	}
-
-	errs = append(errs, required(d)...)
-	errs = append(errs, maestro(d.Clients.Maestro)...)
 
 	for i, name := range d.Environment {
 		if !variableName.MatchString(name) {
-			errs = append(errs, &strictyaml.KeyError{
+			c = append(c, &strictyaml.KeyError{
 				Path: strictyaml.Path{"environment", i}, Err: fmt.Errorf("%q is not a variable's name", name),
 			})
 		}
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(c...)
 }
-
-func required(d *adapter.Deployment) []error {
-	var errs []error
-
-	needed := []struct{ key, value string }{{"identity_key_file", d.IdentityKeyFile}}
-
-	if d.FromBroker() {
-		needed = append(needed, []struct{ key, value string }{
-			{"clients.broker.subscription_id", d.Clients.Broker.SubscriptionID}, {"clients.broker.topic", d.Clients.Broker.Topic},
-		}...)
-	}
-
-	for _, one := range needed {
-		if one.value == "" {
-			errs = append(errs, strictyaml.ErrorAt(one.key, "is required"))
-		}
-	}
-
-	return append(errs, events(d)...)
-}
-
-var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 
 // events checks how events are heard of.
-func events(d *adapter.Deployment) []error {
-	var errs []error
-
-	fail := func(key, format string, args ...any) { errs = append(errs, strictyaml.ErrorAt(key, format, args...)) }
+func (c *checks) events(d *adapter.Deployment) {
 	e := &d.Events
 
-	if !slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source) {
-		fail("events.source", "%q: write api or broker", e.Source)
-	}
+	c.wantf(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
+		"events.source", "%q: write api or broker", e.Source)
 
 	if d.FromBroker() {
-		if len(e.ResourceSelector) > 0 {
-			fail("events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
-		}
+		c.wantf(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
+		c.wantf(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
+		c.wantf(len(e.ResourceSelector) == 0, "events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
 
-		return errs
+		return
 	}
 
-	if !collection.MatchString(e.ResourceType) {
-		fail("events.resource_type", "name the collection to follow, for example clusters; or clients.broker, for events from a broker")
-	}
-
-	const least = 100 * time.Millisecond
-
-	if e.MaxAgeNotReconciled < least {
-		fail("events.max_age_not_reconciled", "at least 100ms")
-	}
-
-	if e.MaxAgeReconciled < e.MaxAgeNotReconciled {
-		fail("events.max_age_reconciled", "not less than max_age_not_reconciled")
-	}
-
-	if e.Parallelism < 1 || e.MaxTries < 1 {
-		fail("events", "parallelism and max_tries: 1 or more")
-	}
-
-	return errs
+	c.wantf(collection.MatchString(e.ResourceType), "events.resource_type",
+		"name the collection to follow, for example clusters; or clients.broker, for events from a broker")
+	c.wantf(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "at least 100ms")
+	c.wantf(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "not less than max_age_not_reconciled")
+	c.wantf(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "parallelism and max_tries: 1 or more")
 }
-
-func maestro(m *adapter.Maestro) []error {
-	if m == nil {
-		return nil
-	}
-
-	var errs []error
-
-	if (m.KubeConfigPath == "") == (m.GRPCServerAddress == "") {
-		errs = append(errs, strictyaml.ErrorAt("clients.maestro",
-			"want one of grpc_server_address, for a Maestro server, and kube_config_path, for a hub"))
-	}
-
-	if m.GRPCServerAddress == "" {
-		return errs
-	}
-
-	if m.SourceID == "" {
-		errs = append(errs, strictyaml.ErrorAt("clients.maestro.source_id", "is required"))
-	}
-
-	switch m.Auth.Type {
-	case "", "none":
-	case "tls":
-		if m.Auth.TLSConfig == nil || m.Auth.TLSConfig.CAFile == "" {
-			errs = append(errs, strictyaml.ErrorAt("clients.maestro.auth.tls_config.ca_file", "is required for auth.type tls"))
-		}
-	default:
-		errs = append(errs, strictyaml.ErrorAt("clients.maestro.auth.type", "%q is none of tls, none", m.Auth.Type))
-	}
-
-	return errs
-}
-
-var majorMinor = regexp.MustCompile(`^v?(\d+)\.(\d+)(\.|$|-|\+)`)
 
 // CheckFramework compares the version that a task file was written for with the program's:
 // major and minor have to be the same. Versions that are none, such as (devel), are not
 // compared.
 func CheckFramework(wanted, program string) error {
-	want, have := majorMinor.FindStringSubmatch(wanted), majorMinor.FindStringSubmatch(program)
-	if want == nil || have == nil || (want[1] == have[1] && want[2] == have[2]) {
-		return nil
+	want, errWant := version.ParseGeneric(wanted)
+	have, errHave := version.ParseGeneric(program)
+
+	if errWant == nil && errHave == nil && (want.Major() != have.Major() || want.Minor() != have.Minor()) {
+		return fmt.Errorf("adapter.frameworkVersion: the task file is for version %s, and this program is %s: change one of them",
+			wanted, program)
 	}
 
-	return fmt.Errorf("adapter.frameworkVersion: the task file is for version %s, and this program is %s: change one of them",
-		wanted, program)
+	return nil
 }
 
 // Redacted is the deployment configuration as expressions and /config see it: a map by the
@@ -269,11 +196,7 @@ func Redacted(d *adapter.Deployment) map[string]any {
 
 	out := map[string]any{}
 
-	if err := strictyaml.Write(&text, hidden); err != nil {
-		return out
-	}
-
-	if err := strictyaml.Decode("config", []byte(text.String()), &out); err != nil {
+	if err := strictyaml.Write(&text, hidden); err != nil || strictyaml.Decode("config", []byte(text.String()), &out) != nil {
 		return map[string]any{}
 	}
 

@@ -70,8 +70,6 @@ func TestDeploymentsThatAreRefused(t *testing.T) {
 		"wait":            {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
 		"variable":        {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a variable's name`},
 		"maestro of none": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want one of grpc_server_address"},
-		"maestro of tls":  {strings.Replace(minimal, "clients:", "clients:\n  maestro: {grpc_server_address: a, source_id: b, auth: {type: tls}}", 1), "ca_file: is required"},
-		"maestro of auth": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {grpc_server_address: a, auth: {type: basic}}", 1), "clients.maestro.source_id: is required"},
 		"unknown":         {minimal + "debug: true", "debug: unknown field"},
 	}
 

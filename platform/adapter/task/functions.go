@@ -59,10 +59,11 @@ func functions(clk clock.PassiveClock, budget *templates.Budget) template.FuncMa
 	}
 
 	replace := func(s, before, after any) (string, error) {
-		in, from, to, err := texts(budget, s, before, after)
-		if err != nil {
+		if err := budget.Room(templates.Size(s, before, after)); err != nil {
 			return "", err
 		}
+
+		in, from, to := text(s), text(before), text(after)
 
 		if err := budget.Room(len(in) + strings.Count(in, from)*max(len(to)-len(from), 0)); err != nil {
 			return "", err
@@ -154,15 +155,6 @@ func text(value any) string {
 	}
 
 	return fmt.Sprint(value)
-}
-
-// texts are three values as texts.
-func texts(budget *templates.Budget, a, b, c any) (as, bs, cs string, err error) {
-	if err := budget.Room(templates.Size(a, b, c)); err != nil {
-		return "", "", "", err
-	}
-
-	return text(a), text(b), text(c), nil
 }
 
 func title(s string) string {

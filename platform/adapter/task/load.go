@@ -50,9 +50,9 @@ func LoadFile(name string, deployment *adapter.Deployment, options ...Option) (*
 
 // Load reads and checks a task file. With a deployment (it may be nil) what the file uses
 // of it is checked, too: environment variables, config paths, transports. The error is of
-// type strictyaml.Problems and has everything that is wrong. Files it refers to are taken
-// from the folder of the file; where dir follows symbolic links, so does Load: use
-// LoadFile for files on disk.
+// type strictyaml.Problems and has everything that is wrong. It and the files that it refers
+// to are in dir; where that follows symbolic links, so does Load: use LoadFile for files on
+// disk.
 func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Option) (*Task, error) {
 	l := &loader{
 		dir: dir, deployment: deployment, clock: clock.RealClock{}, task: &Task{},
@@ -62,17 +62,14 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 		option(l)
 	}
 
-	if base := path.Dir(name); base != "." {
-		sub, err := fs.Sub(dir, base)
-		if err != nil {
-			return nil, strictyaml.Problems{{File: name, Message: withoutPath(err)}}
+	if l.text == nil {
+		var err error
+		if l.text, err = l.read(name); err != nil {
+			return nil, strictyaml.Problems{{File: filepath.Join(l.folder, name), Message: err.Error()}}
 		}
-
-		l.dir, name = sub, path.Base(name)
-		l.folder = filepath.Join(l.folder, base)
 	}
 
-	doc, err := l.read(name, name)
+	doc, err := strictyaml.Parse(filepath.Join(l.folder, name), l.text)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +90,7 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 // loader checks and compiles one file.
 type loader struct {
 	dir fs.FS
-	// text stands for the file itself, if it is there.
+	// text is the file's, if it need not be read.
 	text       []byte
 	folder     string
 	deployment *adapter.Deployment
@@ -112,6 +109,8 @@ type loader struct {
 	fixed map[string]bool
 	// resources are the names of what is discovered.
 	resources []string
+	// used are the variables of the templates that were compiled.
+	used []string
 }
 
 func (l *loader) problem(at strictyaml.Path, format string, args ...any) *strictyaml.Problem {
@@ -124,21 +123,8 @@ func (l *loader) warnf(at strictyaml.Path, hint, format string, args ...any) {
 	l.task.Warnings = append(l.task.Warnings, l.doc.At(at, format, args...).WithHint("%s", hint))
 }
 
-// read reads a file of the folder; label is how it is called in problems.
-func (l *loader) read(name, label string) (*strictyaml.Document, error) {
-	if l.text != nil {
-		return strictyaml.Parse(filepath.Join(l.folder, label), l.text)
-	}
-
-	data, err := l.readBytes(name)
-	if err != nil {
-		return nil, strictyaml.Problems{{File: filepath.Join(l.folder, label), Message: err.Error()}}
-	}
-
-	return strictyaml.Parse(filepath.Join(l.folder, label), data)
-}
-
-func (l *loader) readBytes(name string) ([]byte, error) {
+// read reads a file of the folder.
+func (l *loader) read(name string) ([]byte, error) {
 	clean := path.Clean(filepath.ToSlash(name))
 	if !fs.ValidPath(clean) {
 		return nil, fmt.Errorf("%s is not in the folder of the task file, or below", name)
@@ -169,6 +155,28 @@ func withoutPath(err error) string {
 	}
 
 	return err.Error()
+}
+
+// within places problems in another file for as long as compile takes.
+func (l *loader) within(doc *strictyaml.Document, compile func()) {
+	main := l.doc
+	l.doc = doc
+
+	compile()
+
+	l.doc = main
+}
+
+// object reads a YAML object.
+func object(label string, data []byte) (*strictyaml.Document, map[string]any, error) {
+	out := map[string]any{}
+
+	doc, err := strictyaml.Parse(label, data)
+	if err == nil {
+		err = doc.Decode(&out)
+	}
+
+	return doc, out, err
 }
 
 func problemsOf(err error) strictyaml.Problems {
@@ -316,21 +324,18 @@ func (l *loader) notYet(at strictyaml.Path, name string) {
 
 // template compiles one; nil, with a problem, where that fails.
 func (l *loader) template(at strictyaml.Path, text string) *Template {
-	return l.templateIn(l.doc, at, text)
-}
-
-// templateIn is template for a text of another file.
-func (l *loader) templateIn(doc *strictyaml.Document, at strictyaml.Path, text string) *Template {
 	out, err := newTemplate(text, l.clock)
 	if err != nil {
-		l.problems = append(l.problems, doc.At(at, "bad template: %v", err))
+		l.problem(at, "bad template: %v", err)
 
 		return nil
 	}
 
+	l.used = append(l.used, out.Variables()...)
+
 	for _, one := range out.uses {
 		if message, hint := l.checkUse(one); message != "" {
-			l.problems = append(l.problems, doc.At(at, "%s", message).WithHint("%s", hint))
+			l.problem(at, "%s", message).Hint = hint
 		}
 	}
 
@@ -383,7 +388,7 @@ func (l *loader) fieldsOf(variable string) []string {
 		}
 	case varConfig:
 		if l.deployment != nil {
-			return fieldNames(l.deployment)
+			return configFields()
 		}
 	}
 

@@ -4,7 +4,6 @@
 package task
 
 import (
-	"context"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -14,16 +13,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// context is for expressions without variables, that are evaluated when they are loaded;
-// each has its limits.
-func (l *loader) context() context.Context { return context.Background() }
-
 // manifest compiles what stands there: a mapping, a block string, or {ref: PATH}.
 func (l *loader) manifest(at strictyaml.Path, in *adapter.Resource, out *Resource) {
 	switch typed := in.Manifest.(type) {
 	case nil:
 	case string:
-		out.Manifest = l.block(l.doc, at, typed)
+		out.Manifest = l.block(at, typed)
 	case map[string]any:
 		if ref, ok := typed["ref"].(string); ok && len(typed) == 1 {
 			out.Manifest = l.reference(at.With("ref"), ref)
@@ -31,29 +26,29 @@ func (l *loader) manifest(at strictyaml.Path, in *adapter.Resource, out *Resourc
 			return
 		}
 
-		out.Manifest = l.object(l.doc, at, typed)
+		out.Manifest = l.mapping(at, typed)
 	default:
 		l.problem(at, "want an object, a block string or {ref: PATH}")
 	}
 }
 
-func (l *loader) object(doc *strictyaml.Document, at strictyaml.Path, in map[string]any) *Manifest {
+func (l *loader) mapping(at strictyaml.Path, in map[string]any) *Manifest {
 	for _, key := range []string{"apiVersion", "kind", "metadata"} {
-		if !doc.Has(at.With(key)) {
-			l.problems = append(l.problems, doc.At(at, "a manifest needs %s", key))
+		if !l.doc.Has(at.With(key)) {
+			l.problem(at, "a manifest needs %s", key)
 		}
 	}
 
-	if doc.Has(at.With("metadata")) && !doc.Has(at.With("metadata", "name")) {
-		l.problems = append(l.problems, doc.At(at.With("metadata"), "a manifest needs metadata.name").
-			WithHint("a name that the API server makes up can't be found again"))
+	if l.doc.Has(at.With("metadata")) && !l.doc.Has(at.With("metadata", "name")) {
+		l.problem(at.With("metadata"), "a manifest needs metadata.name").
+			Hint = "a name that the API server makes up can't be found again"
 	}
 
-	return &Manifest{tree: l.tree(doc, at, in, false)}
+	return &Manifest{tree: l.tree(at, in, false)}
 }
 
-func (l *loader) block(doc *strictyaml.Document, at strictyaml.Path, text string) *Manifest {
-	out := l.templateIn(doc, at, text)
+func (l *loader) block(at strictyaml.Path, text string) *Manifest {
+	out := l.template(at, text)
 	if out == nil {
 		return nil
 	}
@@ -65,7 +60,7 @@ func (l *loader) block(doc *strictyaml.Document, at strictyaml.Path, text string
 		}
 
 		if err != nil {
-			l.problems = append(l.problems, doc.At(at, "%v", err))
+			l.problem(at, "%v", err)
 		}
 	}
 
@@ -74,8 +69,8 @@ func (l *loader) block(doc *strictyaml.Document, at strictyaml.Path, text string
 
 // reference is a manifest in a file of its own: a tree where the file is YAML as it
 // stands, else a block.
-func (l *loader) reference(at strictyaml.Path, name string) *Manifest {
-	data, err := l.readBytes(name)
+func (l *loader) reference(at strictyaml.Path, name string) (out *Manifest) {
+	data, err := l.read(name)
 	if err != nil {
 		problem := l.problem(at, "%v", err)
 		if filepath.IsAbs(name) {
@@ -87,31 +82,25 @@ func (l *loader) reference(at strictyaml.Path, name string) *Manifest {
 
 	label := filepath.Join(l.folder, name)
 
-	object := map[string]any{}
+	doc, in, err := object(label, data)
 
-	doc, err := strictyaml.Parse(label, data)
-	if err == nil {
-		err = doc.Decode(&object)
-	}
-
-	if err == nil {
-		return l.object(doc, nil, object)
-	}
-
-	if !strings.Contains(string(data), "{{") {
+	switch {
+	case err == nil:
+		l.within(doc, func() { out = l.mapping(nil, in) })
+	case !strings.Contains(string(data), "{{"):
 		l.problems = append(l.problems, problemsOf(err)...)
+	default:
+		// It is no YAML yet, and its problems have no place in it.
+		if doc, err = strictyaml.Parse(label, nil); err != nil {
+			l.problem(at, "%v", err)
 
-		return nil
+			return nil
+		}
+
+		l.within(doc, func() { out = l.block(nil, string(data)) })
 	}
 
-	empty, err := strictyaml.Parse(label, nil)
-	if err != nil {
-		l.problem(at, "%v", err)
-
-		return nil
-	}
-
-	return l.block(empty, nil, string(data))
+	return out
 }
 
 // name is the template of metadata.name; the whole block where it is one; nil where
@@ -161,14 +150,14 @@ func childOf(in any, key string) any {
 
 // tree compiles a value whose texts are templates. With leaves, mappings with field or
 // expression, and perhaps default, are values out of variables.
-func (l *loader) tree(doc *strictyaml.Document, at strictyaml.Path, in any, leaves bool) *Tree {
-	return &Tree{root: l.compile(doc, at, in, leaves)}
+func (l *loader) tree(at strictyaml.Path, in any, leaves bool) *Tree {
+	return &Tree{root: l.compile(at, in, leaves)}
 }
 
-func (l *loader) compile(doc *strictyaml.Document, at strictyaml.Path, in any, leaves bool) any {
+func (l *loader) compile(at strictyaml.Path, in any, leaves bool) any {
 	switch typed := in.(type) {
 	case string:
-		out := l.templateIn(doc, at, typed)
+		out := l.template(at, typed)
 		if out == nil {
 			return nil
 		}
@@ -177,24 +166,24 @@ func (l *loader) compile(doc *strictyaml.Document, at strictyaml.Path, in any, l
 	case []any:
 		out := make([]any, len(typed))
 		for i, item := range typed {
-			out[i] = l.compile(doc, at.With(i), item, leaves)
+			out[i] = l.compile(at.With(i), item, leaves)
 		}
 
 		return out
 	case map[string]any:
 		if leaves && isLeaf(typed) {
-			return l.leaf(doc, at, typed)
+			return l.leaf(at, typed)
 		}
 
 		out := make(tree, 0, len(typed))
 
 		for _, key := range slices.Sorted(maps.Keys(typed)) {
-			name := l.templateIn(doc, at.With(key), key)
+			name := l.template(at.With(key), key)
 			if name == nil {
 				continue
 			}
 
-			out = append(out, branch{key: name, value: l.compile(doc, at.With(key), typed[key], leaves)})
+			out = append(out, branch{key: name, value: l.compile(at.With(key), typed[key], leaves)})
 		}
 
 		return out
@@ -217,13 +206,7 @@ func isLeaf(in map[string]any) bool {
 	return field || expression
 }
 
-func (l *loader) leaf(doc *strictyaml.Document, at strictyaml.Path, in map[string]any) *leaf {
-	// Problems of paths and expressions are placed by the file they are in.
-	main := l.doc
-	l.doc = doc
-
-	defer func() { l.doc = main }()
-
+func (l *loader) leaf(at strictyaml.Path, in map[string]any) *leaf {
 	out := &leaf{otherwise: in["default"]}
 
 	field, hasField := in["field"].(string)

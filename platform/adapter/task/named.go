@@ -63,7 +63,7 @@ func (l *loader) named(at strictyaml.Path, out *Resource) {
 		return
 	}
 
-	version, _ := out.Written()
+	version, _ := out.written()
 	group, _, _ := strings.Cut(version, "/")
 
 	if problem := CheckName(group, rendered); problem != "" {

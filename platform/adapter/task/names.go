@@ -193,15 +193,10 @@ func (l *loader) checkPath(at strictyaml.Path, path Path) {
 	}
 }
 
-// fieldNames are the keys of a struct.
-func fieldNames(value any) []string {
-	kind := reflect.TypeOf(value)
-	if kind.Kind() == reflect.Pointer {
-		kind = kind.Elem()
-	}
-
-	out := make([]string, 0, kind.NumField())
-	for field := range kind.Fields() {
+// configFields are the keys of the deployment configuration.
+func configFields() []string {
+	var out []string
+	for field := range reflect.TypeFor[adapter.Deployment]().Fields() {
 		out = append(out, field.Tag.Get("yaml"))
 	}
 

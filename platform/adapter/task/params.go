@@ -83,7 +83,7 @@ func (l *loader) source(at strictyaml.Path, out *Param) {
 
 	if in.File != nil {
 		count++
-		out.File = &File{Path: in.File.Path, Trim: in.File.Trim == nil || *in.File.Trim}
+		out.File = in.File
 
 		if in.File.Path == "" {
 			l.problem(at.With("file"), "a file needs a path")
@@ -176,7 +176,6 @@ func (l *loader) log(at strictyaml.Path, in *adapter.Log) *Log {
 	return &Log{Message: l.template(at.With("message"), in.Message), Level: level}
 }
 
-// precondition compiles one and makes its names known.
 // oldCall is the type of preconditions in their old form.
 const oldCall = "hyperfleet_api"
 
@@ -197,6 +196,7 @@ func (l *loader) oldForm(at strictyaml.Path, in *adapter.Precondition) {
 	}
 }
 
+// precondition compiles one and makes its names known.
 func (l *loader) precondition(i int) {
 	in, at := &l.task.Spec.Preconditions[i], strictyaml.Path{"preconditions", i}
 	out := Precondition{Name: in.Name}

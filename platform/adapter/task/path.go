@@ -4,7 +4,8 @@
 package task
 
 import (
-	"errors"
+	"cmp"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -47,8 +48,6 @@ func (p Path) Lookup(vars map[string]any) (value any, ok bool) {
 // Types of params.
 func paramTypes() []string { return []string{"string", "int", "int64", "float", "float64", "bool"} }
 
-var errNotConverted = errors.New("the value can't be converted")
-
 // Convert makes a value of a param's type out of a text; values that are not texts, and
 // the type "", stay as they are. Its error does not hold the value.
 func Convert(value any, kind string) (any, error) {
@@ -74,19 +73,10 @@ func Convert(value any, kind string) (any, error) {
 	}
 
 	if err != nil {
-		return nil, errors.Join(errNotConverted, errors.New("want a text that is "+wanted(kind)))
+		wanted := map[string]string{"bool": "true or false", "float": "a number", "float64": "a number"}
+
+		return nil, fmt.Errorf("the value can't be converted: want a text that is %s", cmp.Or(wanted[kind], "a whole number"))
 	}
 
 	return out, nil
-}
-
-func wanted(kind string) string {
-	switch kind {
-	case "bool":
-		return "true or false"
-	case "float", "float64":
-		return "a number"
-	default:
-		return "a whole number"
-	}
 }

@@ -13,17 +13,13 @@ import (
 // payload compiles one. Its name is known to actions.
 func (l *loader) payload(i int) {
 	in, at := &l.task.Spec.Post.Payloads[i], strictyaml.Path{"post", "payloads", i}
-	out := Payload{Name: in.Name}
-
-	if in.When != nil {
-		out.When = l.gate(at.With("when"), in.When)
-	}
+	out := Payload{Name: in.Name, When: l.gate(at.With("when"), in.When)}
 
 	switch {
 	case (in.Build != nil) == (in.BuildRef != ""):
 		l.problem(at, "want exactly one of build and build_ref")
 	case in.Build != nil:
-		out.Build = l.tree(l.doc, at.With("build"), in.Build, true)
+		out.Build = l.tree(at.With("build"), in.Build, true)
 	default:
 		out.Build = l.buildRef(at.With("build_ref"), in.BuildRef)
 	}
@@ -31,34 +27,30 @@ func (l *loader) payload(i int) {
 	l.task.Payloads = append(l.task.Payloads, out)
 }
 
-func (l *loader) buildRef(at strictyaml.Path, name string) *Tree {
-	data, err := l.readBytes(name)
+func (l *loader) buildRef(at strictyaml.Path, name string) (out *Tree) {
+	data, err := l.read(name)
 	if err != nil {
 		l.problem(at, "%v", err)
 
 		return nil
 	}
 
-	build := map[string]any{}
-
-	doc, err := strictyaml.Parse(filepath.Join(l.folder, name), data)
-	if err == nil {
-		err = doc.Decode(&build)
-	}
-
+	doc, build, err := object(filepath.Join(l.folder, name), data)
 	if err != nil {
 		l.problems = append(l.problems, problemsOf(err)...)
 
 		return nil
 	}
 
-	return l.tree(doc, nil, build, true)
+	l.within(doc, func() { out = l.tree(nil, build, true) })
+
+	return out
 }
 
 // action compiles one; its templates see payloads.
 func (l *loader) action(i int) {
 	in, at := &l.task.Spec.Post.PostActions[i], strictyaml.Path{"post", "post_actions", i}
-	out := PostAction{Name: in.Name}
+	out := PostAction{Name: in.Name, When: l.gate(at.With("when"), in.When)}
 
 	if in.Name == "" {
 		l.problem(at.With("name"), "an action needs a name")
@@ -74,13 +66,11 @@ func (l *loader) action(i int) {
 		l.problem(at, "want an api_call, a log, or both")
 	}
 
-	if in.When != nil {
-		out.When = l.gate(at.With("when"), in.When)
-	}
-
 	for _, payload := range l.task.Payloads {
 		l.known[payload.Name] = true
 	}
+
+	l.used = nil
 
 	if in.APICall != nil {
 		out.APICall = l.apiCall(at.With("api_call"), in.APICall)
@@ -91,36 +81,10 @@ func (l *loader) action(i int) {
 	for _, payload := range l.task.Payloads {
 		delete(l.known, payload.Name)
 
-		if slices.Contains(out.variables(), payload.Name) {
+		if slices.Contains(l.used, payload.Name) {
 			out.Payloads = append(out.Payloads, payload.Name)
 		}
 	}
 
 	l.task.Actions = append(l.task.Actions, out)
-}
-
-// variables are those that the templates of an action use.
-func (a *PostAction) variables() []string {
-	var templates []*Template
-
-	if a.APICall != nil {
-		templates = append(templates, a.APICall.URL, a.APICall.Body)
-		for _, header := range a.APICall.Headers {
-			templates = append(templates, header.Value)
-		}
-	}
-
-	if a.Log != nil {
-		templates = append(templates, a.Log.Message)
-	}
-
-	var out []string
-
-	for _, one := range templates {
-		if one != nil {
-			out = append(out, one.Variables()...)
-		}
-	}
-
-	return out
 }

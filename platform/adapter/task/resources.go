@@ -17,13 +17,9 @@ import (
 // resource compiles one entry.
 func (l *loader) resource(i int) {
 	in, at := &l.task.Spec.Resources[i], strictyaml.Path{"resources", i}
-	out := Resource{Name: in.Name}
+	out := Resource{Name: in.Name, When: l.gate(at.With("when"), in.When)}
 
 	l.transport(at.With("transport"), &in.Transport, &out)
-
-	if in.When != nil {
-		out.When = l.gate(at.With("when"), in.When)
-	}
 
 	if in.Discovery == nil {
 		l.problem(at.With("discovery"), "a resource needs discovery").Hint =
@@ -71,7 +67,12 @@ func (l *loader) withoutManifest(at strictyaml.Path, in *adapter.Resource, out *
 	}
 }
 
+// gate compiles one; nil where there is none.
 func (l *loader) gate(at strictyaml.Path, in *adapter.When) *cel.Program {
+	if in == nil {
+		return nil
+	}
+
 	return l.expression(l.env, at.With("expression"), in.Expression, true)
 }
 
@@ -149,17 +150,16 @@ func (l *loader) lifecycle(at strictyaml.Path, in *adapter.Resource, out *Resour
 
 	below := at.With("lifecycle")
 
-	if lifecycle.Detach != nil {
-		out.Detach = l.gate(below.With("detach", "when"), &lifecycle.Detach.When)
-	}
+	step := func(name string, in *adapter.Gate) *cel.Program {
+		if in == nil {
+			return nil
+		}
 
-	if lifecycle.Apply != nil {
-		out.Apply = l.gate(below.With("apply", "when"), &lifecycle.Apply.When)
+		return l.gate(below.With(name, "when"), &in.When)
 	}
-
-	if lifecycle.Recreate != nil {
-		out.Recreate = l.gate(below.With("recreate", "when"), &lifecycle.Recreate.When)
-	}
+	out.Detach = step("detach", lifecycle.Detach)
+	out.Apply = step("apply", lifecycle.Apply)
+	out.Recreate = step("recreate", lifecycle.Recreate)
 
 	if lifecycle.Delete != nil {
 		out.Delete = l.gate(below.With("delete", "when"), &lifecycle.Delete.When)
@@ -185,7 +185,7 @@ func (l *loader) patch(at strictyaml.Path, in *adapter.Patch) Patch {
 		l.problem(at.With("document"), "a patch needs a document")
 	}
 
-	return Patch{When: l.gate(at.With("when"), &in.When), Document: l.tree(l.doc, at.With("document"), in.Document, false)}
+	return Patch{When: l.gate(at.With("when"), &in.When), Document: l.tree(at.With("document"), in.Document, false)}
 }
 
 // oldNames takes lifecycle.orphan, lifecycle.create and recreate_on_change for what they
@@ -245,8 +245,8 @@ func (l *loader) contradictions(at strictyaml.Path, in *adapter.Resource, out *R
 		return
 	}
 
-	detach, detachFixed := out.Detach.Constant(l.context())
-	remove, removeFixed := out.Delete.Constant(l.context())
+	detach, detachFixed := out.Detach.Constant()
+	remove, removeFixed := out.Delete.Constant()
 
 	switch {
 	case detachFixed && removeFixed && detach == true && remove == true:

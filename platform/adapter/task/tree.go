@@ -159,12 +159,7 @@ func (m *Manifest) RenderObject(ctx context.Context, vars map[string]any) (map[s
 // parseBlock reads a rendered block. YAML's errors may have pieces of values in them, so
 // that their places alone are said.
 func parseBlock(text string) (map[string]any, error) {
-	object := map[string]any{}
-
-	doc, err := strictyaml.Parse("manifest", []byte(text))
-	if err == nil {
-		err = doc.Decode(&object)
-	}
+	_, object, err := object("manifest", []byte(text))
 
 	var problems strictyaml.Problems
 	if errors.As(err, &problems) {

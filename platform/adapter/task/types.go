@@ -36,13 +36,7 @@ type Param struct {
 	Path       *Path
 	APICall    *APICall
 	Expression *cel.Program
-	File       *File
-}
-
-// File is a file to read for each event.
-type File struct {
-	Path string
-	Trim bool
+	File       *adapter.FileSource
 }
 
 // APICall is one HTTP request. What is zero is the deployment's.

@@ -12,7 +12,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
@@ -143,21 +142,4 @@ func namespaceMissing(ref Ref, err error) bool {
 	details := status.Status().Details
 
 	return details != nil && details.Kind == "namespaces" && details.Name == ref.Namespace
-}
-
-// Missing is the error for an object that a cache does not have.
-func Missing(ref Ref) error {
-	return errclass.New(errclass.Transient, ReasonNotFound, "get %s: %w", ref, ErrNotFound)
-}
-
-// Propagation reads a task file's propagationPolicy; empty is Background.
-func Propagation(policy string) (metav1.DeletionPropagation, error) {
-	switch propagation := metav1.DeletionPropagation(policy); propagation {
-	case "":
-		return metav1.DeletePropagationBackground, nil
-	case metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan:
-		return propagation, nil
-	default:
-		return "", fmt.Errorf("propagationPolicy %q is not Background, Foreground or Orphan", policy)
-	}
 }

@@ -6,6 +6,7 @@ package transport
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,28 +24,24 @@ const (
 // Their errors are of kit/errclass and match the package's for errors.Is; no call is
 // tried again inside.
 type Client interface {
-	// Get reads one object. Errors: ErrNotFound, also for a kind that is not served.
-	Get(ctx context.Context, ref Ref, read Read) (*unstructured.Unstructured, error)
-	// List reads all objects that match, in no order. None is no error.
-	List(ctx context.Context, query Query, read Read) ([]*unstructured.Unstructured, error)
+	// Find reads the objects that match, in no order. None is no error, also of a kind that
+	// is not served.
+	Find(ctx context.Context, query Query, read Read) ([]*unstructured.Unstructured, error)
 	// Create makes the object, which is not there yet. Errors: ErrExists, ErrNoNamespace.
-	Create(ctx context.Context, target string, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
+	Create(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
 	// Apply makes live what object says, where it says something: a field that an earlier
 	// apply has set and this one does not name is removed, those of others stay. Live is
 	// as a live read gave it. Errors: ErrConflict, ErrNotFound.
-	Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (Applied, error)
-	// Patch applies a JSON merge patch (RFC 7396). Errors: ErrConflict, ErrNotFound.
+	Apply(ctx context.Context, live, object *unstructured.Unstructured) (Applied, error)
+	// Patch applies a JSON merge patch (RFC 7396), which may be written to. Errors:
+	// ErrConflict, ErrNotFound.
 	Patch(ctx context.Context, ref Ref, document map[string]any) (*unstructured.Unstructured, error)
 	// Delete asks for the object's deletion, which may take its time. Errors:
 	// ErrConflict, ErrNotFound.
 	Delete(ctx context.Context, ref Ref, propagation metav1.DeletionPropagation) error
-}
-
-// Scoped is a Client that knows which kinds live in namespaces. What is in a namespace
-// that is not there is not there either, and need not be read.
-type Scoped interface {
-	// Namespaced says whether objects of the kind live in namespaces.
-	Namespaced(gvk schema.GroupVersionKind) (bool, error)
+	// Namespaced says whether objects of the kind live in namespaces; false where that is not
+	// known. What is in a namespace that is not there is not there either, and need not be read.
+	Namespaced(gvk schema.GroupVersionKind) bool
 }
 
 // Read says how fresh a read has to be.
@@ -62,45 +59,31 @@ const (
 type Ref struct {
 	GVK             schema.GroupVersionKind
 	Namespace, Name string
-	// Target is the cluster of a ManifestWork; it is the work's namespace on the hub.
-	Target string
-	// UID and ResourceVersion, if set, are of the only object and state that may be
-	// written to.
+	// UID and ResourceVersion are of the only object and state that may be written to.
 	UID             types.UID
 	ResourceVersion string
 }
 
 // RefTo names a live object in its present state.
-func RefTo(object *unstructured.Unstructured, target string) Ref {
+func RefTo(object *unstructured.Unstructured) Ref {
 	return Ref{
-		GVK: object.GroupVersionKind(), Namespace: object.GetNamespace(), Name: object.GetName(), Target: target,
+		GVK: object.GroupVersionKind(), Namespace: object.GetNamespace(), Name: object.GetName(),
 		UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
 	}
 }
 
 // String names the object for messages.
 func (r Ref) String() string {
-	name := r.Name
-	if r.Namespace != "" {
-		name = r.Namespace + "/" + name
-	}
-
-	if r.Target != "" && r.Target != r.Namespace {
-		name += " of cluster " + r.Target
-	}
-
-	return fmt.Sprintf("%s %s", r.GVK.GroupKind(), name)
+	return fmt.Sprintf("%s %s", r.GVK.GroupKind(), strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"))
 }
 
-// Query says which objects to list.
+// Query says which objects to find: the one of a name, or all that have labels.
 type Query struct {
 	GVK schema.GroupVersionKind
-	// Namespace; empty: all of them.
-	Namespace string
+	// Namespace; empty: none for a name, all of them for labels.
+	Namespace, Name string
 	// Labels that all have to be there with these values.
 	Labels map[string]string
-	// Target as in Ref.
-	Target string
 }
 
 // Applied is what an apply came to.

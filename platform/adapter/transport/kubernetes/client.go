@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -67,10 +66,7 @@ type Client struct {
 	cache   *store
 }
 
-var (
-	_ transport.Client = (*Client)(nil)
-	_ transport.Scoped = (*Client)(nil)
-)
+var _ transport.Client = (*Client)(nil)
 
 // Config reads how the cluster is reached: from the kubeconfig, else from the pod that
 // the program runs in.
@@ -90,9 +86,7 @@ func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error)
 		return nil, fmt.Errorf("read kubeconfig %s: %w; set clients.kubernetes.kube_config_path outside a cluster", kubeConfigPath, err)
 	}
 
-	config.QPS, config.Burst = qps, burst
-	config.QPS = cmp.Or(config.QPS, defaultQPS)
-	config.Burst = cmp.Or(config.Burst, defaultBurst)
+	config.QPS, config.Burst = cmp.Or(qps, defaultQPS), cmp.Or(burst, defaultBurst)
 
 	return config, nil
 }
@@ -103,7 +97,11 @@ func New(options Options) (*Client, error) {
 		return nil, errors.New("make kubernetes transport: it needs the cluster's configuration and the adapter's name")
 	}
 
-	options = withDefaults(options)
+	options.System = cmp.Or(options.System, transport.Kubernetes)
+	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+
 	config := rest.CopyConfig(options.Config)
 	kubeconfig.Bound(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -139,27 +137,15 @@ func New(options Options) (*Client, error) {
 	}, nil
 }
 
-func withDefaults(options Options) Options {
-	options.System = cmp.Or(options.System, transport.Kubernetes)
-	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
-	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
-	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
-
-	return options
-}
-
 // Run keeps the watches of cached reads until ctx ends. Before, and without it, all reads
 // are live.
 func (c *Client) Run(ctx context.Context) error { return c.cache.run(ctx) }
 
 // Namespaced says whether objects of the kind live in namespaces.
-func (c *Client) Namespaced(gvk schema.GroupVersionKind) (bool, error) {
-	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		return false, transport.Error("look up", transport.Ref{GVK: gvk}, err)
-	}
+func (c *Client) Namespaced(gvk schema.GroupVersionKind) bool {
+	_, namespaced, _ := c.resource(gvk, "")
 
-	return mapping.Scope.Name() == meta.RESTScopeNameNamespace, nil
+	return namespaced
 }
 
 // resource gives the calls for a kind: those of the namespace, if it has any.
@@ -195,9 +181,4 @@ func watching(request *http.Request) bool { return request.URL.Query().Get("watc
 // repeatable are reads. Writes are not repeated: the event is handled again.
 func repeatable(request *http.Request) bool {
 	return request.Method == http.MethodGet && !watching(request)
-}
-
-// label is what cached objects carry.
-func label(adapterName string) map[string]string {
-	return map[string]string{adapter.LabelAdapter: adapterName}
 }

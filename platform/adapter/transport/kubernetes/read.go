@@ -4,69 +4,40 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// Get reads one object.
-func (c *Client) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
-	if read == transport.Cached {
-		if object := c.cache.get(ctx, ref); object != nil {
-			return object, nil
-		}
+// Find reads the objects that match.
+func (c *Client) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+	about := transport.Ref{
+		GVK: query.GVK, Namespace: query.Namespace, Name: cmp.Or(query.Name, "with "+labels.Set(query.Labels).String()),
 	}
-
-	calls, namespaced, err := c.resource(ref.GVK, ref.Namespace)
+	calls, namespaced, err := c.resource(query.GVK, query.Namespace)
 
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil, errclass.New(errclass.Permanent, transport.ReasonNoKind,
-			"get %s: %w: %w", ref, transport.ErrNotFound, transport.ErrNoKind)
-	case err != nil:
-		return nil, transport.Error("get", ref, err)
-	case namespaced && ref.Namespace == "":
-		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"get %s: the kind lives in namespaces, and none is named; set discovery.namespace", ref)
-	}
-
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-
-	object, err := calls.Get(ctx, ref.Name, metav1.GetOptions{})
-	if err != nil {
-		return nil, transport.Error("get", ref, err)
-	}
-
-	return object, nil
-}
-
-// List reads all that match; of a kind that is not served there are none.
-func (c *Client) List(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
-	calls, namespaced, err := c.resource(query.GVK, query.Namespace)
-	if meta.IsNoMatchError(err) {
 		return nil, nil
-	}
-
-	about := transport.Ref{GVK: query.GVK, Namespace: query.Namespace, Name: "with " + labels.Set(query.Labels).String()}
-	if err != nil {
-		return nil, transport.Error("list", about, err)
-	}
-
-	if !namespaced {
+	case err != nil:
+		return nil, transport.Error("find", about, err)
+	case namespaced && query.Namespace == "" && query.Name != "":
+		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
+			"find %s: the kind lives in namespaces, and none is named; set discovery.namespace", about)
+	case !namespaced:
 		query.Namespace = ""
 	}
 
 	if read == transport.Cached {
-		if objects := c.cache.list(ctx, query); len(objects) > 0 {
+		if objects := c.cache.find(ctx, query); len(objects) > 0 {
 			return objects, nil
 		}
 	}
@@ -74,24 +45,28 @@ func (c *Client) List(ctx context.Context, query transport.Query, read transport
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 
-	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return calls.List(ctx, options)
-	})
-
-	all, _, err := pages.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(query.Labels).String()})
-	if err != nil {
-		return nil, transport.Error("list", about, err)
-	}
-
-	var objects []*unstructured.Unstructured
-
-	err = meta.EachListItem(all, func(one runtime.Object) error {
-		if object, ok := one.(*unstructured.Unstructured); ok {
-			objects = append(objects, object)
+	if query.Name == "" {
+		found, err := calls.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(query.Labels).String()})
+		if err != nil {
+			return nil, transport.Error("find", about, err)
 		}
 
-		return nil
-	})
+		return pointers(found), nil
+	}
 
-	return objects, err
+	object, err := calls.Get(ctx, query.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+
+	return []*unstructured.Unstructured{object}, transport.Error("find", about, err)
+}
+
+func pointers(list *unstructured.UnstructuredList) []*unstructured.Unstructured {
+	objects := make([]*unstructured.Unstructured, len(list.Items))
+	for i := range list.Items {
+		objects[i] = &list.Items[i]
+	}
+
+	return objects
 }

@@ -41,7 +41,7 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		HTTPClient:                   httpClient,
 		Scheme:                       runtime.NewScheme(),
 		Mapper:                       mapper,
-		DefaultLabelSelector:         labels.SelectorFromSet(label(options.Adapter)),
+		DefaultLabelSelector:         labels.SelectorFromSet(labels.Set{adapter.LabelAdapter: options.Adapter}),
 		DefaultTransform:             cache.TransformStripManagedFields(),
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
@@ -132,25 +132,21 @@ func (s *store) tell(object *unstructured.Unstructured, gone bool) {
 	}
 }
 
-// get gives nil for what is not there.
-func (s *store) get(ctx context.Context, ref transport.Ref) *unstructured.Unstructured {
-	if !s.ready(ctx, ref.GVK) {
-		return nil
-	}
-
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(ref.GVK)
-
-	if err := s.cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, object); err != nil {
-		return nil
-	}
-
-	return object
-}
-
-func (s *store) list(ctx context.Context, query transport.Query) []*unstructured.Unstructured {
+// find gives none for what it does not hold.
+func (s *store) find(ctx context.Context, query transport.Query) []*unstructured.Unstructured {
 	if !s.ready(ctx, query.GVK) {
 		return nil
+	}
+
+	if query.Name != "" {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(query.GVK)
+
+		if err := s.cache.Get(ctx, client.ObjectKey{Namespace: query.Namespace, Name: query.Name}, object); err != nil {
+			return nil
+		}
+
+		return []*unstructured.Unstructured{object}
 	}
 
 	list := &unstructured.UnstructuredList{}
@@ -161,13 +157,4 @@ func (s *store) list(ctx context.Context, query transport.Query) []*unstructured
 	}
 
 	return pointers(list)
-}
-
-func pointers(list *unstructured.UnstructuredList) []*unstructured.Unstructured {
-	objects := make([]*unstructured.Unstructured, 0, len(list.Items))
-	for i := range list.Items {
-		objects = append(objects, &list.Items[i])
-	}
-
-	return objects
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,79 +23,53 @@ import (
 )
 
 // Create makes the object.
-func (c *Client) Create(
-	ctx context.Context, target string, object *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
-	ref := transport.RefTo(object, target)
-
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-
-	calls, err := c.writable("create", ref)
-	if err != nil {
-		return nil, err
-	}
-
-	made, err := calls.Create(ctx, object, metav1.CreateOptions{FieldManager: c.manager})
-	if err != nil {
-		return nil, transport.Error("create", ref, err)
-	}
-
-	return made, nil
+func (c *Client) Create(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return c.write(ctx, "create", transport.RefTo(object), func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
+		return calls.Create(ctx, object, metav1.CreateOptions{FieldManager: c.manager})
+	})
 }
 
 // Apply is a server-side apply. Fields that other managers have set to other values are
 // taken over, and that is told: the object is the adapter's, and it could not wait for
 // somebody to resolve the conflict.
-func (c *Client) Apply(ctx context.Context, target string, live, object *unstructured.Unstructured) (transport.Applied, error) {
-	ref := transport.RefTo(live, target)
+func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
+	ref := transport.RefTo(live)
 	// The request is for the version that the manifest is written in.
 	ref.GVK = object.GroupVersionKind()
 
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
+	var fields string
 
-	calls, err := c.writable("apply", ref)
-	if err != nil {
-		return transport.Applied{}, err
-	}
+	applied, err := c.write(ctx, "apply", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
+		live, err := c.adopt(ctx, calls, live)
+		if err != nil {
+			return nil, err
+		}
 
-	live, err = c.adopt(ctx, calls, live)
-	if err != nil {
-		return transport.Applied{}, transport.Error("apply", ref, err)
-	}
+		object := object.DeepCopy()
+		object.SetManagedFields(nil)
+		object.SetUID(live.GetUID())
+		object.SetResourceVersion(live.GetResourceVersion())
 
-	object = object.DeepCopy()
-	object.SetManagedFields(nil)
-	object.SetUID(live.GetUID())
-	object.SetResourceVersion(live.GetResourceVersion())
+		options := metav1.ApplyOptions{FieldManager: c.manager}
+		applied, err := calls.Apply(ctx, ref.Name, object, options)
 
-	options := metav1.ApplyOptions{FieldManager: c.manager}
+		taken, conflict := c.takenOver(err)
+		if !conflict {
+			return applied, err
+		}
 
-	applied, err := calls.Apply(ctx, ref.Name, object, options)
-	if err == nil {
-		return transport.Applied{Object: applied}, nil
-	}
+		fields, options.Force = taken, true
 
-	fields, conflict := c.takenOver(err)
-	if !conflict {
-		return transport.Applied{}, transport.Error("apply", ref, err)
-	}
+		return calls.Apply(ctx, ref.Name, object, options)
+	})
 
-	options.Force = true
-	if applied, err = calls.Apply(ctx, ref.Name, object, options); err != nil {
-		return transport.Applied{}, transport.Error("apply", ref, err)
-	}
-
-	return transport.Applied{Object: applied, TakenOver: fields}, nil
+	return transport.Applied{Object: applied, TakenOver: fields}, err
 }
 
 // adopt makes the fields that Create has set those of Apply, once: an apply removes only
 // what an apply has set (Kubernetes, "Server-Side Apply", section "Upgrading from
 // client-side apply to server-side apply").
-func (c *Client) adopt(
-	ctx context.Context, calls dynamic.ResourceInterface, live *unstructured.Unstructured,
-) (*unstructured.Unstructured, error) {
+func (c *Client) adopt(ctx context.Context, calls api, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(c.manager), c.manager)
 	if err != nil {
 		return nil, fmt.Errorf("read managed fields: %w", err)
@@ -139,18 +112,8 @@ func (c *Client) takenOver(err error) (fields string, conflict bool) {
 
 // Patch applies a merge patch.
 func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	document = maps.Clone(document)
-
-	if metadata, ok := document["metadata"].(map[string]any); ok {
-		document["metadata"] = maps.Clone(metadata)
-	} else if _, there := document["metadata"]; there {
-		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: the document's metadata is no map", ref)
-	}
-
-	if ref.ResourceVersion != "" {
-		if err := unstructured.SetNestedField(document, ref.ResourceVersion, "metadata", "resourceVersion"); err != nil {
-			return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: %w", ref, err)
-		}
+	if err := unstructured.SetNestedField(document, ref.ResourceVersion, "metadata", "resourceVersion"); err != nil {
+		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: %w", ref, err)
 	}
 
 	body, err := json.Marshal(document)
@@ -158,52 +121,30 @@ func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[stri
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "patch %s: %w", ref, err)
 	}
 
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-
-	calls, err := c.writable("patch", ref)
-	if err != nil {
-		return nil, err
-	}
-
-	options := metav1.PatchOptions{FieldManager: c.manager + patchSuffix}
-
-	patched, err := calls.Patch(ctx, ref.Name, types.MergePatchType, body, options)
-	if err != nil {
-		return nil, transport.Error("patch", ref, err)
-	}
-
-	return patched, nil
+	return c.write(ctx, "patch", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
+		return calls.Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: c.manager + patchSuffix})
+	})
 }
 
 // Delete asks for the object's deletion.
 func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
+	_, err := c.write(ctx, "delete", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
+		return nil, calls.Delete(ctx, ref.Name, metav1.DeleteOptions{
+			PropagationPolicy: &propagation,
+			Preconditions:     &metav1.Preconditions{UID: &ref.UID, ResourceVersion: &ref.ResourceVersion},
+		})
+	})
 
-	calls, err := c.writable("delete", ref)
-	if err != nil {
-		return err
-	}
-
-	options := metav1.DeleteOptions{PropagationPolicy: &propagation}
-	if ref.UID != "" || ref.ResourceVersion != "" {
-		options.Preconditions = &metav1.Preconditions{}
-	}
-
-	if ref.UID != "" {
-		options.Preconditions.UID = &ref.UID
-	}
-
-	if ref.ResourceVersion != "" {
-		options.Preconditions.ResourceVersion = &ref.ResourceVersion
-	}
-
-	return transport.Error("delete", ref, calls.Delete(ctx, ref.Name, options))
+	return err
 }
 
-// writable gives the calls for the object to write.
-func (c *Client) writable(verb string, ref transport.Ref) (dynamic.ResourceInterface, error) {
+// api are the calls for the objects of a kind, in a namespace where it has them.
+type api = dynamic.ResourceInterface
+
+// write makes calls for the object to write, within the time of one.
+func (c *Client) write(
+	ctx context.Context, verb string, ref transport.Ref, do func(context.Context, api) (*unstructured.Unstructured, error),
+) (*unstructured.Unstructured, error) {
 	calls, namespaced, err := c.resource(ref.GVK, ref.Namespace)
 
 	switch {
@@ -217,5 +158,10 @@ func (c *Client) writable(verb string, ref transport.Ref) (dynamic.ResourceInter
 			"%s %s: the kind lives in no namespace; leave metadata.namespace out", verb, ref)
 	}
 
-	return calls, nil
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+
+	object, err := do(ctx, calls)
+
+	return object, transport.Error(verb, ref, err)
 }

@@ -12,7 +12,6 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
@@ -20,18 +19,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 )
 
-// GVK of ManifestWorks.
-func GVK() schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: "work.open-cluster-management.io", Version: "v1", Kind: "ManifestWork"}
-}
-
-// Check says what of the configuration can't be done.
-func Check(config adapter.Maestro) error {
+// Check says what of the configuration, which may be nil, can't be done.
+func Check(config *adapter.Maestro) error {
 	switch {
-	case config.GRPCServerAddress != "" || config.HTTPServerAddress != "":
+	case config != nil && (config.GRPCServerAddress != "" || config.HTTPServerAddress != ""):
 		return errors.New("clients.maestro: a Maestro server (grpc_server_address, http_server_address) is not supported; " +
 			"set kube_config_path to reach the Open Cluster Management hub, and leave them out")
-	case config.KubeConfigPath == "":
+	case config == nil || config.KubeConfigPath == "":
 		return errors.New("clients.maestro: set kube_config_path, the kubeconfig of the Open Cluster Management hub")
 	default:
 		return nil
@@ -40,18 +34,14 @@ func Check(config adapter.Maestro) error {
 
 // Open makes a client out of the configuration, with the options that remain; calls to the
 // hub are bounded by those of limits.
-func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes.Options) (*Client, error) {
-	if config == nil {
-		config = &adapter.Maestro{}
-	}
-
-	if err := Check(*config); err != nil {
-		return nil, err
+func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes.Options) (Client, error) {
+	if err := Check(config); err != nil {
+		return Client{}, err
 	}
 
 	hub, err := kubernetes.Config(config.KubeConfigPath, limits.QPS, limits.Burst)
 	if err != nil {
-		return nil, err
+		return Client{}, err
 	}
 
 	options.Config, options.Timeout = hub, config.Timeout
@@ -60,94 +50,30 @@ func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes
 }
 
 // Client keeps ManifestWorks on a hub.
-type Client struct {
-	hub *kubernetes.Client
-}
+type Client struct{ *kubernetes.Client }
 
-var _ transport.Client = (*Client)(nil)
+var _ transport.Client = Client{}
 
 // New makes a client of the hub that options.Config is of.
-func New(options kubernetes.Options) (*Client, error) {
+func New(options kubernetes.Options) (Client, error) {
 	options.System = transport.Maestro
 
 	hub, err := kubernetes.New(options)
-	if err != nil {
-		return nil, err
-	}
 
-	return &Client{hub: hub}, nil
-}
-
-// Run keeps the watches of cached reads until ctx ends.
-func (c *Client) Run(ctx context.Context) error { return c.hub.Run(ctx) }
-
-// onHub is where a ManifestWork is on the hub.
-func onHub(ref transport.Ref) (transport.Ref, error) {
-	switch {
-	case ref.GVK.GroupKind() != GVK().GroupKind():
-		return ref, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"%s: transport maestro keeps ManifestWorks alone; put the object into one's spec.workload.manifests", ref)
-	case ref.Target == "":
-		return ref, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"%s: it has no target cluster; set transport.maestro.target_cluster", ref)
-	case ref.Namespace != "" && ref.Namespace != ref.Target:
-		return ref, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"%s: a ManifestWork is in the namespace of its cluster; leave metadata.namespace out", ref)
-	}
-
-	ref.Namespace = ref.Target
-
-	return ref, nil
-}
-
-// Get reads a ManifestWork. The reference's namespace is left out or is its target.
-func (c *Client) Get(ctx context.Context, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
-	ref, err := onHub(ref)
-	if err != nil {
-		return nil, err
-	}
-
-	return c.hub.Get(ctx, ref, read)
-}
-
-// List reads the target's ManifestWorks that match.
-func (c *Client) List(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
-	ref, err := onHub(transport.Ref{GVK: query.GVK, Namespace: query.Namespace, Target: query.Target})
-	if err != nil {
-		return nil, err
-	}
-
-	query.Namespace = ref.Namespace
-
-	return c.hub.List(ctx, query, read)
-}
-
-// Create makes a ManifestWork for the target.
-func (c *Client) Create(ctx context.Context, target string, work *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	work, err := prepared(target, work)
-	if err != nil {
-		return nil, err
-	}
-
-	return c.hub.Create(ctx, target, work)
+	return Client{hub}, err
 }
 
 // Apply merges the work's labels, annotations and spec into the live one. Labels and
 // annotations of others stay; the spec is as the manifest says.
-func (c *Client) Apply(ctx context.Context, target string, live, work *unstructured.Unstructured) (transport.Applied, error) {
-	work, err := prepared(target, work)
-	if err != nil {
-		return transport.Applied{}, err
-	}
-
-	ref := transport.RefTo(live, target)
+func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured) (transport.Applied, error) {
+	ref := transport.RefTo(live)
 
 	document, err := difference(live, work)
 	if err != nil {
 		return transport.Applied{}, errclass.New(errclass.Permanent, transport.ReasonInvalid, "apply %s: %w", ref, err)
 	}
 
-	patched, err := c.hub.Patch(ctx, ref, document)
+	patched, err := c.Patch(ctx, ref, document)
 
 	return transport.Applied{Object: patched}, err
 }
@@ -199,27 +125,12 @@ func anyMap(values map[string]string) map[string]any {
 	return out
 }
 
-// Patch applies a merge patch to the ManifestWork.
-func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	ref, err := onHub(ref)
-	if err != nil {
-		return nil, err
-	}
-
-	return c.hub.Patch(ctx, ref, document)
-}
-
 // Delete asks for the ManifestWork's deletion. What becomes of the objects on the cluster
 // is the work's own deleteOption, which propagation Foreground and Orphan set first;
 // Background leaves it as the manifest has it.
-func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
-	ref, err := onHub(ref)
-	if err != nil {
-		return err
-	}
-
+func (c Client) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
 	if propagation != metav1.DeletePropagationBackground {
-		patched, err := c.hub.Patch(ctx, ref, map[string]any{
+		patched, err := c.Patch(ctx, ref, map[string]any{
 			"spec": map[string]any{"deleteOption": map[string]any{"propagationPolicy": string(propagation)}},
 		})
 		if err != nil {
@@ -229,5 +140,5 @@ func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation meta
 		ref.ResourceVersion = patched.GetResourceVersion()
 	}
 
-	return c.hub.Delete(ctx, ref, metav1.DeletePropagationBackground)
+	return c.Client.Delete(ctx, ref, metav1.DeletePropagationBackground)
 }

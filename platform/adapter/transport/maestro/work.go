@@ -13,30 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// prepared is a copy of the work as it is sent: in its cluster's namespace, with a
-// generation on each manifest.
-func prepared(target string, work *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	ref, err := onHub(transport.RefTo(work, target))
-	if err != nil {
-		return nil, err
-	}
-
-	work = work.DeepCopy()
-	work.SetNamespace(ref.Namespace)
-
-	if err := generations(work); err != nil {
-		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid, "send %s: %w", ref, err)
-	}
-
-	return work, nil
-}
-
-func generations(work *unstructured.Unstructured) error {
+// Complete gives each manifest of a work a generation: one that has none has the work's.
+func Complete(work *unstructured.Unstructured) error {
 	own := work.GetAnnotations()[adapter.AnnotationGeneration]
 	if _, err := stamp.ParseGeneration(own); err != nil {
 		return err
@@ -92,18 +74,10 @@ func manifestsOf(work *unstructured.Unstructured) ([]*unstructured.Unstructured,
 	return manifests, nil
 }
 
-// Wanted says which manifest of a work is looked for: by name, or by labels.
-type Wanted struct {
-	// Namespace, if set, is the manifest's.
-	Namespace string
-	Name      string
-	Labels    map[string]string
-}
-
 // Nested gives the manifest of a live work that is wanted, with what the agent has told of
 // it as statusFeedback and conditions: nil if there is none. Of several that match labels,
 // the one of the highest generation, then the first by name. It is a copy.
-func Nested(work *unstructured.Unstructured, wanted Wanted) (*unstructured.Unstructured, error) {
+func Nested(work *unstructured.Unstructured, wanted transport.Query) (*unstructured.Unstructured, error) {
 	manifests, err := manifestsOf(work)
 	if err != nil {
 		return nil, err
@@ -112,7 +86,7 @@ func Nested(work *unstructured.Unstructured, wanted Wanted) (*unstructured.Unstr
 	var matching []*unstructured.Unstructured
 
 	for _, manifest := range manifests {
-		if wanted.matches(manifest) {
+		if matches(wanted, manifest) {
 			matching = append(matching, manifest)
 		}
 	}
@@ -132,7 +106,7 @@ func Nested(work *unstructured.Unstructured, wanted Wanted) (*unstructured.Unstr
 	return told(work, best.DeepCopy()), nil
 }
 
-func (w Wanted) matches(manifest *unstructured.Unstructured) bool {
+func matches(w transport.Query, manifest *unstructured.Unstructured) bool {
 	if w.Namespace != "" && manifest.GetNamespace() != "" && w.Namespace != manifest.GetNamespace() {
 		return false
 	}
