@@ -66,7 +66,7 @@ func StartWith(tb testing.TB, env *kube.Env, binary string, machines int) Restar
 
 	for c.metric("controller_runtime_reconcile_total") < float64(machines) || c.metric("workqueue_depth") > 0 {
 		if time.Since(begun) > 10*patience {
-			tb.Fatalf("not all claims were looked at\n%s", c.operators.Logs())
+			tb.Fatalf("not all claims were looked at\n%.20000s", c.operators.Logs())
 		}
 
 		time.Sleep(f.Poll)
@@ -83,7 +83,7 @@ func (c *crowd) start() {
 	c.T.Helper()
 
 	if err := c.operators.start(c.T.Context()); err != nil {
-		c.T.Fatalf("%v\n%s", err, c.operators.Logs())
+		c.T.Fatalf("%v\n%.20000s", err, c.operators.Logs())
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *crowd) copyOf(name, uid string, vmid int) pve.VM {
 
 // metric is one of the operator's, of its controller of claims; -1 as long as it tells none.
 func (c *crowd) metric(name string) float64 {
-	ctx, cancel := context.WithTimeout(c.T.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(c.T.Context(), patience)
 	defer cancel()
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.operators.metrics+"/metrics", http.NoBody)

@@ -27,7 +27,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-const startTimeout = 30 * time.Second
+// startTimeout is what a start takes at most, with ten thousand machines on a busy machine.
+const startTimeout = 3 * time.Minute
 
 // operators runs one operator process after the other, each as the one before it.
 type operators struct {
