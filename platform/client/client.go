@@ -61,10 +61,8 @@ type Options struct {
 
 // New checks the configuration. It makes no call.
 func New(conf platform.APIClient, options Options) (*Client, error) {
-	base, err := url.Parse(conf.BaseURL)
-	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
-		base.RawQuery != "" || base.Fragment != "" {
-		// The text is not repeated: it may hold a password.
+	base, ok := ParseBase(conf.BaseURL)
+	if !ok {
 		return nil, errors.New("hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in token_file")
 	}
 
@@ -78,6 +76,15 @@ func New(conf platform.APIClient, options Options) (*Client, error) {
 	}}
 
 	return &Client{base: strings.TrimSuffix(base.String(), "/") + BasePath, http: doer}, nil
+}
+
+// ParseBase reads where a fleet API is: http or https, without user, query or fragment. An
+// error does not repeat the text, which may hold a password.
+func ParseBase(text string) (base *url.URL, ok bool) {
+	base, err := url.Parse(text)
+
+	return base, err == nil && (base.Scheme == "http" || base.Scheme == "https") && base.Host != "" && base.User == nil &&
+		base.RawQuery == "" && base.Fragment == ""
 }
 
 // Get reads one resource of any kind. ErrNotFound if there is none.

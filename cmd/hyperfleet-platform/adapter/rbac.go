@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 const (
@@ -76,15 +77,15 @@ func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
 		loaded, err := task.LoadFile(file, deployment)
 		out.add(file, err)
 
-		for _, transport := range []string{task.Kubernetes, task.Maestro} {
+		for _, name := range []string{transport.Kubernetes, transport.Maestro} {
 			if err != nil {
 				break
 			}
 
-			rules, err := loaded.Access(transport)
+			rules, err := loaded.Access(name)
 			out.add(file, err)
 
-			need[transport] = append(need[transport], rules...)
+			need[name] = append(need[name], rules...)
 		}
 	}
 
@@ -102,8 +103,8 @@ func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
 	}
 
 	return printAll(cmd.OutOrStdout(), []access{
-		{who, "cluster", name, namespace, task.MergeRules(need[task.Kubernetes])},
-		{who, "hub", name, namespace, task.MergeRules(need[task.Maestro])},
+		{who, "cluster", name, namespace, task.MergeRules(need[transport.Kubernetes])},
+		{who, "hub", name, namespace, task.MergeRules(need[transport.Maestro])},
 	})
 }
 

@@ -301,7 +301,7 @@ func transports(
 
 	var watches []func(context.Context) error
 
-	if uses(task.Kubernetes) {
+	if uses(transport.Kubernetes) {
 		cluster := deployment.Clients.Kubernetes
 
 		config, err := kubernetes.Config(cluster.KubeConfigPath, cluster.QPS, cluster.Burst)
@@ -317,17 +317,17 @@ func transports(
 			return nil, nil, err
 		}
 
-		clients[task.Kubernetes] = local
+		clients[transport.Kubernetes] = local
 		watches = append(watches, local.Run)
 	}
 
-	if uses(task.Maestro) {
+	if uses(transport.Maestro) {
 		hub, err := maestro.Open(deployment.Clients.Maestro, deployment.Clients.Kubernetes, options)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the task file has resources of transport maestro: %w", err)
 		}
 
-		clients[task.Maestro] = hub
+		clients[transport.Maestro] = hub
 		watches = append(watches, hub.Run)
 	}
 

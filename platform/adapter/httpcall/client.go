@@ -94,9 +94,8 @@ type Response struct {
 // New checks the options. The fleet API's base URL is http or https, without user,
 // query or fragment.
 func New(options Options) (*Client, error) {
-	base, err := url.Parse(options.API.BaseURL)
-	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil ||
-		base.RawQuery != "" || base.Fragment != "" {
+	base, ok := client.ParseBase(options.API.BaseURL)
+	if !ok {
 		return nil, errors.New("clients.hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in auth.token_path")
 	}
 
@@ -116,7 +115,7 @@ func New(options Options) (*Client, error) {
 		return nil, err
 	}
 
-	c.http = &http.Client{Transport: transport, CheckRedirect: sameOrigin}
+	c.http = &http.Client{Transport: transport, CheckRedirect: redirect}
 
 	return c, nil
 }
@@ -190,14 +189,15 @@ func (c *Client) toAPI(r *http.Request, next http.RoundTripper) (*http.Response,
 // isAPI compares origins: what the fleet API may be told, no other host and no other
 // port of the same host may.
 func (c *Client) isAPI(target *url.URL) bool {
-	return target.Scheme == c.base.Scheme && strings.EqualFold(target.Host, c.base.Host)
+	return sameOrigin(target, c.base)
 }
 
-// sameOrigin follows redirects to where the first request went. What a call carries is
+func sameOrigin(a, b *url.URL) bool { return a.Scheme == b.Scheme && strings.EqualFold(a.Host, b.Host) }
+
+// redirect follows redirects to where the first request went. What a call carries is
 // meant for the server that the task file names.
-func sameOrigin(next *http.Request, via []*http.Request) error {
-	first := via[0].URL
-	if next.URL.Scheme != first.Scheme || !strings.EqualFold(next.URL.Host, first.Host) {
+func redirect(next *http.Request, via []*http.Request) error {
+	if !sameOrigin(next.URL, via[0].URL) {
 		return http.ErrUseLastResponse
 	}
 

@@ -73,19 +73,18 @@ func stale(result resources.Result) bool {
 // when of an entry that is false is no reason for resourcesSkipped: that is about
 // preconditions alone.
 func (r *run) adapter() map[string]any {
+	failures, outcomes := map[string]any{}, map[string]any{}
 	out := map[string]any{
 		"name": r.p.Deployment.Adapter.Name, "version": r.p.Deployment.Adapter.Version, "frameworkVersion": r.p.FrameworkVersion,
 		"executionStatus": "success", "resourcesSkipped": r.skipped != "", "skipReason": r.skipped,
 		"errorReason": "", "errorMessage": "", "executionError": nil,
-		"resourceErrors": map[string]any{}, "resourceOutcomes": map[string]any{},
+		"resourceErrors": failures, "resourceOutcomes": outcomes,
 	}
 
 	if err := r.result.Failure; err != nil {
 		out["executionStatus"], out["errorReason"], out["errorMessage"] = "failed", reason(r.result.Phase), short(err)
 		out["executionError"] = map[string]any{"phase": string(r.result.Phase), "step": r.step, "message": short(err)}
 	}
-
-	failures, outcomes := map[string]any{}, map[string]any{}
 
 	for i := range r.result.Resources.Outcomes {
 		outcome := &r.result.Resources.Outcomes[i]
@@ -95,8 +94,6 @@ func (r *run) adapter() map[string]any {
 			failures[outcome.Resource] = short(outcome.Err)
 		}
 	}
-
-	out["resourceErrors"], out["resourceOutcomes"] = failures, outcomes
 
 	return out
 }

@@ -214,17 +214,20 @@ func (r *run) sort(e *entry, objects []*unstructured.Unstructured) found {
 	if len(managed) > 0 {
 		slices.SortStableFunc(managed, r.newest)
 
-		current := r.current(managed)
-
-		state := gates.Managed
-		if current.GetDeletionTimestamp() != nil {
-			state = gates.Deleting
-		}
-
-		return found{state: state, current: current, versions: managed}
+		return managing(r.current(managed), managed)
 	}
 
 	return r.strangers(e, others)
+}
+
+// managing is what is found where objects are managed.
+func managing(current *unstructured.Unstructured, versions []*unstructured.Unstructured) found {
+	state := gates.Managed
+	if current.GetDeletionTimestamp() != nil {
+		state = gates.Deleting
+	}
+
+	return found{state: state, current: current, versions: versions}
 }
 
 // current is the version of the event's generation, else the newest. Where there is one of

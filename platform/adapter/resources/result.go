@@ -113,10 +113,8 @@ type Result struct {
 func (r Result) Err() error {
 	var all []error
 
-	for _, outcome := range r.Outcomes {
-		if outcome.Err != nil {
-			all = append(all, fmt.Errorf("resource %s: %w", outcome.Resource, outcome.Err))
-		}
+	for _, outcome := range r.Failed() {
+		all = append(all, fmt.Errorf("resource %s: %w", outcome.Resource, outcome.Err))
 	}
 
 	return errors.Join(all...)

@@ -89,10 +89,7 @@ func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstruc
 		return err
 	}
 
-	e.found.versions = slices.Insert(e.found.versions, 0, made)
-	e.found.state, e.found.current = gates.Managed, made
-
-	return r.show(e, e.found)
+	return r.show(e, managing(made, slices.Insert(e.found.versions, 0, made)))
 }
 
 // inTheWay looks at an object that discovery has not found and that has the manifest's
@@ -139,20 +136,15 @@ func (r *run) inTheWay(ctx context.Context, e *entry, object *unstructured.Unstr
 
 // replace puts the object that a write has answered in the place of the one before.
 func (r *run) replace(e *entry, object *unstructured.Unstructured) error {
-	e.found.versions = slices.Clone(e.found.versions)
+	versions := slices.Clone(e.found.versions)
 
-	for i, version := range e.found.versions {
+	for i, version := range versions {
 		if version.GetUID() == object.GetUID() {
-			e.found.versions[i] = object
+			versions[i] = object
 		}
 	}
 
-	e.found.state, e.found.current = gates.Managed, object
-	if object.GetDeletionTimestamp() != nil {
-		e.found.state = gates.Deleting
-	}
-
-	return r.show(e, e.found)
+	return r.show(e, managing(object, versions))
 }
 
 // patch applies the documents whose gates hold, in their order.

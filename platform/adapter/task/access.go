@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 // Rule is what has to be allowed on one kind, in all namespaces: watches are of all.
@@ -27,12 +29,12 @@ type Rule struct {
 // is empty for a transport that the file does not use. Resources are named by Kubernetes'
 // rule for plurals, which a CustomResourceDefinition need not follow. An entry whose kind
 // is a template is an error.
-func (t *Task) Access(transport string) ([]Rule, error) {
+func (t *Task) Access(name string) ([]Rule, error) {
 	var rules []Rule
 
 	for i := range t.Resources {
 		r := &t.Resources[i]
-		if r.Transport != transport {
+		if r.Transport != name {
 			continue
 		}
 
@@ -107,7 +109,7 @@ func ManifestWork() schema.GroupVersionKind {
 // Kind is what the manifest says as it is written, else what discovery says; else the error
 // is ErrKind.
 func (r *Resource) Kind() (schema.GroupVersionKind, error) {
-	if r.Transport == Maestro {
+	if r.Transport == transport.Maestro {
 		return ManifestWork(), nil
 	}
 

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 func TestAccess(t *testing.T) {
@@ -60,7 +61,7 @@ func TestAccess(t *testing.T) {
 				strings.NewReplacer("one", "three", "ConfigMap", "Secret").Replace(config),
 			want: "configmaps.: create delete get list patch watch\nsecrets.: create get list patch watch",
 		},
-		"a hub":        {resources: work, transport: task.Maestro, want: "manifestworks.work.open-cluster-management.io: create get list patch watch"},
+		"a hub":        {resources: work, transport: transport.Maestro, want: "manifestworks.work.open-cluster-management.io: create get list patch watch"},
 		"another's":    {resources: work, want: ""},
 		"kind unknown": {resources: strings.Replace(config, "ConfigMap", `"{{ .id }}"`, 1), err: "resources[0] (one): its kind is known only when an event comes"},
 		"kind of discovery": {
@@ -72,9 +73,8 @@ func TestAccess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			transport := task.Kubernetes
-			if tc.transport != "" {
-				transport = tc.transport
+			if tc.transport == "" {
+				tc.transport = transport.Kubernetes
 			}
 
 			text := "params: [{name: id, source: event.id}]\nresources:\n" + tc.resources
@@ -83,7 +83,7 @@ func TestAccess(t *testing.T) {
 
 			var rules []task.Rule
 			if err == nil {
-				rules, err = loaded.Access(transport)
+				rules, err = loaded.Access(tc.transport)
 			}
 
 			if tc.err != "" {

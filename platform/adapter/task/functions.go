@@ -172,30 +172,21 @@ func title(s string) string {
 	}, s)
 }
 
+// dateWithin formats a time after a layout of Go, in either order.
 func dateWithin(budget *templates.Budget) func(a, b any) (string, error) {
 	return func(a, b any) (string, error) {
 		if err := budget.Room(perLayout * templates.Size(a, b)); err != nil {
 			return "", err
 		}
 
-		out, err := date(a, b)
-		if err != nil {
-			return "", err
+		for _, try := range [][2]any{{a, b}, {b, a}} {
+			if at, ok := timeOf(try[0]); ok {
+				return budget.Made(at.Format(text(try[1])))
+			}
 		}
 
-		return budget.Made(out)
+		return "", errors.New("want a time, as RFC 3339 or from now, and a layout such as 2006-01-02")
 	}
-}
-
-// date formats a time after a layout of Go, in either order.
-func date(a, b any) (string, error) {
-	for _, try := range [][2]any{{a, b}, {b, a}} {
-		if at, ok := timeOf(try[0]); ok {
-			return at.Format(text(try[1])), nil
-		}
-	}
-
-	return "", errors.New("want a time, as RFC 3339 or from now, and a layout such as 2006-01-02")
 }
 
 func timeOf(value any) (time.Time, bool) {

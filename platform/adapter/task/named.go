@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 // CheckName says what keeps an API server from taking a name of an object of the group
@@ -26,7 +27,7 @@ func CheckName(group, name string) string {
 
 // named checks an object's name and namespace as far as they are known before an event.
 func (l *loader) named(at strictyaml.Path, out *Resource) {
-	if out.Transport == Kubernetes && out.Discovery.ByName != nil && out.Discovery.Namespace == nil {
+	if out.Transport == transport.Kubernetes && out.Discovery.ByName != nil && out.Discovery.Namespace == nil {
 		if namespace := out.Manifest.field("metadata", "namespace"); namespace != nil {
 			l.problem(at.With("discovery", "namespace"), "the manifest has a namespace, and discovery by name looks in none").
 				Hint = "write namespace: " + strconv.Quote(namespace.String())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
@@ -28,7 +29,7 @@ func (l *loader) resource(i int) {
 		out.Discovery = l.discovery(at.With("discovery"), in.Discovery)
 	}
 
-	if len(in.NestedDiscoveries) > 0 && out.Transport != Maestro {
+	if len(in.NestedDiscoveries) > 0 && out.Transport != transport.Maestro {
 		l.problem(at.With("nested_discoveries"), "only a ManifestWork, of transport maestro, has objects inside")
 	}
 
@@ -61,7 +62,7 @@ func (l *loader) withoutManifest(at strictyaml.Path, in *adapter.Resource, out *
 		l.problem(at, "want a manifest, or lifecycle.patch")
 	}
 
-	if in.Discovery != nil && in.Discovery.Kind == "" && out.Transport == Kubernetes {
+	if in.Discovery != nil && in.Discovery.Kind == "" && out.Transport == transport.Kubernetes {
 		l.problem(at.With("discovery"), "without a manifest, discovery needs api_version and kind").Hint =
 			"say what is to be found, such as api_version: v1, kind: Namespace"
 	}
@@ -79,21 +80,21 @@ func (l *loader) gate(at strictyaml.Path, in *adapter.When) *cel.Program {
 func (l *loader) transport(at strictyaml.Path, in *adapter.Transport, out *Resource) {
 	out.Transport = in.Client
 	if in.Client == "" {
-		out.Transport = Kubernetes
+		out.Transport = transport.Kubernetes
 	}
 
-	l.oneOf(at.With("client"), in.Client, []string{Kubernetes, Maestro}, true)
+	l.oneOf(at.With("client"), in.Client, []string{transport.Kubernetes, transport.Maestro}, true)
 
 	if in.Maestro != nil {
 		out.TargetCluster = l.optionalTemplate(at.With("maestro", "target_cluster"), in.Maestro.TargetCluster)
 	}
 
 	switch {
-	case out.Transport == Maestro && out.TargetCluster == nil:
+	case out.Transport == transport.Maestro && out.TargetCluster == nil:
 		l.problem(at.With("maestro", "target_cluster"), "transport maestro needs maestro.target_cluster")
-	case out.Transport == Maestro && l.deployment != nil && l.deployment.Clients.Maestro == nil:
+	case out.Transport == transport.Maestro && l.deployment != nil && l.deployment.Clients.Maestro == nil:
 		l.problem(at.With("client"), "the deployment configuration has no clients.maestro")
-	case out.Transport != Maestro && in.Maestro != nil:
+	case out.Transport != transport.Maestro && in.Maestro != nil:
 		l.warnf(at.With("maestro"), "take it out, or set client to maestro", "maestro is not used by transport %s", out.Transport)
 		out.TargetCluster = nil
 	}
@@ -264,7 +265,7 @@ func (l *loader) owner(at strictyaml.Path, in *adapter.Resource, out *Resource) 
 
 	out.Owner = in.Owner.Resource
 
-	if out.Transport == Maestro {
+	if out.Transport == transport.Maestro {
 		l.problem(at, "ManifestWorks have no owner").Hint = "owner is for transport kubernetes"
 	}
 
@@ -282,7 +283,7 @@ func (l *loader) owner(at strictyaml.Path, in *adapter.Resource, out *Resource) 
 		l.problem(at, "a resource can't own itself")
 	case earlier < 0:
 		l.problem(at, "resource %s comes later", in.Owner.Resource).Hint = "put the owner before what it owns"
-	case l.task.Resources[earlier].Transport == Maestro:
+	case l.task.Resources[earlier].Transport == transport.Maestro:
 		l.problem(at, "resource %s is on transport maestro, and owns nothing on this cluster", in.Owner.Resource)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 var start = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
@@ -59,7 +60,7 @@ func TestConfigurationReferenceIsWhole(t *testing.T) {
 	r := loaded.Resources[1]
 	if r.Name != "example" || r.When == nil || r.Manifest == nil || r.Discovery.Labels == nil || r.Owner != "anotherAlias" ||
 		*r.Retention.HistoryLimit != 3 || r.Retention.TTL != 24*time.Hour || r.Apply == nil || len(r.Patches) != 1 || r.Detach == nil ||
-		r.Recreate == nil || r.Delete == nil || r.PropagationPolicy != "Background" || r.Transport != task.Kubernetes {
+		r.Recreate == nil || r.Delete == nil || r.PropagationPolicy != "Background" || r.Transport != transport.Kubernetes {
 		t.Errorf("resource: %+v", r)
 	}
 

@@ -87,16 +87,10 @@ type Log struct {
 	Level   slog.Level
 }
 
-// Transports.
-const (
-	Kubernetes = "kubernetes"
-	Maestro    = "maestro"
-)
-
 // Resource is one object to keep.
 type Resource struct {
 	Name string
-	// Transport is Kubernetes or Maestro.
+	// Transport is transport.Kubernetes or transport.Maestro.
 	Transport string
 	// TargetCluster is set for Maestro.
 	TargetCluster *Template

@@ -103,7 +103,7 @@ func difference(live, work *unstructured.Unstructured) (map[string]any, error) {
 	metadata := map[string]any{}
 	for field, values := range map[string]map[string]string{"labels": work.GetLabels(), "annotations": work.GetAnnotations()} {
 		if len(values) > 0 {
-			metadata[field] = anyMap(values)
+			metadata[field] = values
 		}
 	}
 
@@ -114,15 +114,6 @@ func difference(live, work *unstructured.Unstructured) (map[string]any, error) {
 
 func spec(work *unstructured.Unstructured) map[string]any {
 	return map[string]any{"spec": work.Object["spec"]}
-}
-
-func anyMap(values map[string]string) map[string]any {
-	out := make(map[string]any, len(values))
-	for key, value := range values {
-		out[key] = value
-	}
-
-	return out
 }
 
 // Delete asks for the ManifestWork's deletion. What becomes of the objects on the cluster

@@ -130,9 +130,13 @@ func told(work, manifest *unstructured.Unstructured) *unstructured.Unstructured 
 			continue
 		}
 
-		meta, _ := status["resourceMeta"].(map[string]any)
-		if meta["kind"] != gvk.Kind || text(meta["group"]) != gvk.Group ||
-			meta["name"] != manifest.GetName() || text(meta["namespace"]) != manifest.GetNamespace() {
+		is := func(field, want string) bool {
+			got, _, _ := unstructured.NestedString(status, "resourceMeta", field)
+
+			return got == want
+		}
+		if !is("kind", gvk.Kind) || !is("group", gvk.Group) ||
+			!is("name", manifest.GetName()) || !is("namespace", manifest.GetNamespace()) {
 			continue
 		}
 
@@ -144,10 +148,4 @@ func told(work, manifest *unstructured.Unstructured) *unstructured.Unstructured 
 	}
 
 	return manifest
-}
-
-func text(value any) string {
-	s, _ := value.(string)
-
-	return s
 }
