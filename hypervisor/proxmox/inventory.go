@@ -6,6 +6,9 @@ package proxmox
 import (
 	"context"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
@@ -40,25 +43,58 @@ func (p *Provider) maybeOurs(r resource) bool {
 	return r.Type == "qemu" && !bool(r.Template) && (inRange || hasOperatorTag(p.id, r.Tags))
 }
 
+// looksAtOnce is how many machines that nothing is known of are looked at at a time: after a
+// restart these are all. Each node has its own bound below this.
+const looksAtOnce = 16
+
 // inventory gives the machines of the listing that are this operator's. The record of
 // each is read once; what is known to be made by this process needs no look.
 func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownVM, error) {
 	out := map[int]knownVM{}
 	live := p.ids.Live()
 
+	var mu sync.Mutex // of out, while machines are looked at
+
+	look, ctx := errgroup.WithContext(ctx)
+	look.SetLimit(looksAtOnce)
+
 	for id, r := range snap {
 		if !p.maybeOurs(r) {
 			continue
 		}
 
-		known, err := p.identify(ctx, r, live[id])
-		if err != nil {
-			return nil, err
+		if known, ok := p.knownOf(r); ok {
+			if known.ours {
+				mu.Lock()
+				out[id] = known
+				mu.Unlock()
+			}
+
+			continue
 		}
 
-		if known.ours {
-			out[id] = known
+		// A machine that this process is making is not asked after.
+		if live[id] {
+			continue
 		}
+
+		look.Go(func() error {
+			known, err := p.identify(ctx, r)
+			if err != nil || !known.ours {
+				return err
+			}
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			out[id] = known
+
+			return nil
+		})
+	}
+
+	if err := look.Wait(); err != nil {
+		return nil, err
 	}
 
 	p.prune(snap, live)
@@ -66,23 +102,20 @@ func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownV
 	return out, nil
 }
 
-// identify finds out whose a listed machine is.
-func (p *Provider) identify(ctx context.Context, r resource, live bool) (knownVM, error) {
+// knownOf gives what is known of a listed machine, if that still holds.
+func (p *Provider) knownOf(r resource) (knownVM, bool) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+
 	known, ok := p.known[r.VMID]
-	p.mu.Unlock()
 
 	// Its name comes with the delayed part of the listing, so the name of a machine
 	// of ours may lag behind.
-	if ok && (known.ours || known.key == keyOf(r.Name, r.Lock)) {
-		return known, nil
-	}
+	return known, ok && (known.ours || known.key == keyOf(r.Name, r.Lock))
+}
 
-	// A machine that this process is making is not asked after.
-	if live {
-		return knownVM{}, nil
-	}
-
+// identify finds out whose a listed machine is.
+func (p *Provider) identify(ctx context.Context, r resource) (knownVM, error) {
 	config, err := p.client.config(ctx, r.Node, r.VMID)
 	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) || reasonIs(err, reasonSilent) {
 		// A node that does not answer must not keep the others from getting machines: the
@@ -95,7 +128,7 @@ func (p *Provider) identify(ctx context.Context, r resource, live bool) (knownVM
 	}
 
 	record, err := ParseRecord(config["description"])
-	known = knownVM{
+	known := knownVM{
 		key: keyOf(r.Name, r.Lock), ours: err == nil && p.id.owns(record, r.VMID), record: record, mac: macOf(config["net0"]),
 	}
 
