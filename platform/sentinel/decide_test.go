@@ -162,7 +162,7 @@ func TestDecision(t *testing.T) {
 
 			d, err := compileDecision(&platform.Sentinel{
 				MessageDecision: &platform.Decision{Params: tc.params, Result: tc.result},
-			}, clocktesting.NewFakePassiveClock(base()))
+			}, false, clocktesting.NewFakePassiveClock(base()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func TestExpressionsThatCanNotBeMeant(t *testing.T) {
 		"a function":        {platform.Decision{Result: "exec('rm')"}, "exec"},
 		"a text":            {platform.Decision{Result: `"true"`}, "bool"},
 	} {
-		_, err := compileDecision(&platform.Sentinel{MessageDecision: &tc.decision}, nil)
+		_, err := compileDecision(&platform.Sentinel{MessageDecision: &tc.decision}, false, nil)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
