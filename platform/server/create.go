@@ -52,16 +52,12 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 		return answer{}, fmt.Errorf("make id: %w", err)
 	}
 
-	var out store.Resource
-
-	err = s.write(ctx, func(ctx context.Context, u *requestTx) error {
-		out, err = u.create(ctx, at, kind, store.Resource{
+	out, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
+		return u.create(ctx, at, kind, store.Resource{
 			ID: id.String(), Kind: kind.Kind, Name: body.Name, Spec: spec, Labels: body.Labels, References: references,
 			Tenancy: maps.Clone(about(ctx).tenancy), Generation: 1, CreatedTime: u.now, UpdatedTime: u.now,
 			CreatedBy: u.caller, UpdatedBy: u.caller,
 		})
-
-		return err
 	})
 
 	return answer{http.StatusCreated, s.tell(out)}, err

@@ -236,17 +236,13 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 }
 
 func (s *Server) forceDelete(ctx context.Context, at scope, body openapi.ForceDelete) (answer, error) {
-	var entry store.AuditEntry
-
-	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
+	entry, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.AuditEntry, error) {
 		r, err := u.find(ctx, u.tx.GetForUpdate, at)
 		if err != nil {
-			return err
+			return store.AuditEntry{}, err
 		}
 
-		entry, err = u.forceDelete(ctx, r, body.Reason)
-
-		return err
+		return u.forceDelete(ctx, r, body.Reason)
 	})
 	if err != nil {
 		return answer{}, err
