@@ -29,17 +29,16 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 		return answer{}, err
 	}
 
-	var wrong []entity.FieldError
+	wrong := faults(kind.CheckSpec(body.Spec))
 	if what := kind.CheckName(body.Name); what != "" {
-		wrong = append(wrong, entity.FieldError{Field: "name", Message: what})
+		wrong.sayf("name", "%s", what)
 	}
 
-	wrong = append(wrong, kind.CheckSpec(body.Spec)...)
-	wrong = append(wrong, checkLabels(body.Labels)...)
-	references, more := checkReferences(kind, body.References)
+	wrong.labels(body.Labels)
 
-	if wrong = append(wrong, more...); len(wrong) > 0 {
-		return answer{}, invalid(wrong...)
+	references := wrong.references(kind, body.References)
+	if err := wrong.err(); err != nil {
+		return answer{}, err
 	}
 
 	spec, err := json.Marshal(body.Spec)

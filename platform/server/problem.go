@@ -133,52 +133,36 @@ func notFound(kind, id string) *Error {
 
 // asProblem makes an *Error of any error. What is not known is told as little as possible.
 func asProblem(err error) *Error {
-	if known, ok := errors.AsType[*Error](err); ok {
-		return known
-	}
-
-	if ours, ok := ofStore(err); ok {
-		return ours
-	}
-
-	return &Error{Code: CodeInternal, Detail: "the log of the API has the cause under the trace or request id", Cause: err}
-}
-
-// ofStore makes a problem of what the store says; false if it is none of the caller's.
-func ofStore(err error) (*Error, bool) {
 	var (
+		known  *Error
 		target *store.TargetError
 		query  *search.Error
 	)
 
 	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &target) && target.Problem == store.TargetDeleting:
+		return problem(CodeState, "references.%s: %s is being deleted", target.Type, target.ID)
 	case errors.As(err, &target):
-		return ofTarget(target), true
+		return invalid(entity.FieldError{Field: "references." + target.Type, Message: target.ID + ": " + target.Problem})
 	case errors.As(err, &query):
-		return &Error{Code: CodeQuery, Detail: query.Error()}, true
+		return &Error{Code: CodeQuery, Detail: query.Error()}
 	case errors.Is(err, store.ErrUnstorable):
 		return &Error{
 			Code: CodeInvalid, Detail: "a value can not be stored: a NUL character, or nesting without end", Cause: err,
-		}, true
+		}
 	case errors.Is(err, store.ErrOwnerDeleting):
-		return problem(CodeState, "the parent is being deleted"), true
+		return problem(CodeState, "the parent is being deleted")
 	case errors.Is(err, store.ErrCursorGone):
-		return problem(CodeCursorGone, "list the resources, and follow the changes from a new cursor"), true
+		return problem(CodeCursorGone, "list the resources, and follow the changes from a new cursor")
 	case errors.Is(err, store.ErrCursorMalformed):
-		return invalid(entity.FieldError{Field: "after", Message: "is not a cursor of an earlier answer"}), true
+		return invalid(entity.FieldError{Field: "after", Message: "is not a cursor of an earlier answer"})
 	case errors.Is(err, store.ErrUnavailable):
-		return &Error{Code: CodeUnavailable, Detail: "try again", Cause: err}, true
+		return &Error{Code: CodeUnavailable, Detail: "try again", Cause: err}
 	default:
-		return nil, false
+		return &Error{Code: CodeInternal, Detail: "the log of the API has the cause under the trace or request id", Cause: err}
 	}
-}
-
-func ofTarget(err *store.TargetError) *Error {
-	if err.Problem == store.TargetDeleting {
-		return problem(CodeState, "references.%s: %s is being deleted", err.Type, err.ID)
-	}
-
-	return invalid(entity.FieldError{Field: "references." + err.Type, Message: err.ID + ": " + err.Problem})
 }
 
 // writeProblem answers with a problem.

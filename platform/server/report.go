@@ -28,8 +28,9 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 		return answer{}, err
 	}
 
-	if wrong := checkReport(report, s.now()); len(wrong) > 0 {
-		return answer{}, invalid(wrong...)
+	var wrong faults
+	if wrong.report(report, s.now()); len(wrong) > 0 {
+		return answer{}, wrong.err()
 	}
 
 	return write(ctx, s, func(ctx context.Context, u *requestTx) (answer, error) { return u.report(ctx, at, report) })
