@@ -77,14 +77,14 @@ func newIndex(whole bool) *index {
 	return &index{by: map[string]*entry{}, whole: whole, doubted: map[string]bool{}}
 }
 
-// put notes a resource as it was at some time since asked. False: a later answer is known.
-func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
+// put notes a resource as it was at some time since asked, unless a later answer is known.
+func (b *index) put(r *openapi.Resource, asked, now time.Time) error {
 	var raw []byte
 
 	if b.whole {
 		var err error
 		if raw, err = json.Marshal(r); err != nil {
-			return false, fmt.Errorf("keep resource %s: %w", r.Id, err)
+			return fmt.Errorf("keep resource %s: %w", r.Id, err)
 		}
 	}
 
@@ -98,14 +98,14 @@ func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
 		e = &entry{id: strings.Clone(r.Id)}
 		b.by[e.id] = e
 	case asked.Before(e.asked):
-		return false, nil
+		return nil
 	}
 
 	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
 	e.whole, e.asked, e.answered = raw, asked, now
 	e.observe(r.Status.Conditions, now)
 
-	return true, nil
+	return nil
 }
 
 func (e *entry) observe(all []openapi.ResourceCondition, now time.Time) {
