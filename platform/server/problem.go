@@ -21,60 +21,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// Code tells kinds of errors apart, for programs: HYPERFLEET-CAT-NUM.
-type Code string
-
-// The codes. docs/reference/fleet-api.md has them with what to do about each.
-const (
-	CodeInvalid      Code = "HYPERFLEET-VAL-001"
-	CodeQuery        Code = "HYPERFLEET-VAL-007"
-	CodeChildRoute   Code = "HYPERFLEET-VAL-101"
-	CodeTooLarge     Code = "HYPERFLEET-VAL-104"
-	CodeMedia        Code = "HYPERFLEET-VAL-105"
-	CodeMethod       Code = "HYPERFLEET-VAL-102"
-	CodeCursorGone   Code = "HYPERFLEET-VAL-103"
-	CodeUnknown      Code = "HYPERFLEET-AUT-001"
-	CodeNotTrusted   Code = "HYPERFLEET-AUT-002"
-	CodeForbidden    Code = "HYPERFLEET-AUZ-001"
-	CodeNoRoute      Code = "HYPERFLEET-NTF-000"
-	CodeNoResource   Code = "HYPERFLEET-NTF-001"
-	CodeExists       Code = "HYPERFLEET-CNF-001"
-	CodeInUse        Code = "HYPERFLEET-CNF-101"
-	CodeState        Code = "HYPERFLEET-CNF-003"
-	CodeInternal     Code = "HYPERFLEET-INT-001"
-	CodeRule         Code = "HYPERFLEET-INT-101"
-	CodeUnavailable  Code = "HYPERFLEET-SVC-001"
-	CodeKeysNotThere Code = "HYPERFLEET-SVC-101"
-)
-
-// Meaning is what a code says to every caller.
-type Meaning struct {
+// Code tells kinds of errors apart.
+type Code struct {
+	// ID is for programs: HYPERFLEET-CAT-NUM.
+	ID string
+	// Status and Title are what it says to every caller.
 	Status int
 	Title  string
 }
 
-// Meanings are those of all codes.
-func Meanings() map[Code]Meaning {
-	return map[Code]Meaning{
-		CodeInvalid:      {http.StatusBadRequest, "The request is not valid"},
-		CodeQuery:        {http.StatusBadRequest, "The query is not valid"},
-		CodeChildRoute:   {http.StatusUnprocessableEntity, "The kind is not created here"},
-		CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The request is too large"},
-		CodeMedia:        {http.StatusUnsupportedMediaType, "The media type is not taken"},
-		CodeMethod:       {http.StatusMethodNotAllowed, "The method is not allowed"},
-		CodeCursorGone:   {http.StatusGone, "The changes are not kept any more"},
-		CodeUnknown:      {http.StatusUnauthorized, "A token is needed"},
-		CodeNotTrusted:   {http.StatusUnauthorized, "The token is not valid"},
-		CodeForbidden:    {http.StatusForbidden, "The caller may not do this"},
-		CodeNoRoute:      {http.StatusNotFound, "There is no such route"},
-		CodeNoResource:   {http.StatusNotFound, "There is no such resource"},
-		CodeExists:       {http.StatusConflict, "The resource exists"},
-		CodeInUse:        {http.StatusConflict, "The resource is in use"},
-		CodeState:        {http.StatusConflict, "The state of the resource does not allow this"},
-		CodeInternal:     {http.StatusInternalServerError, "Something went wrong"},
-		CodeRule:         {http.StatusInternalServerError, "A rule for conditions failed"},
-		CodeUnavailable:  {http.StatusServiceUnavailable, "The database does not answer"},
-		CodeKeysNotThere: {http.StatusServiceUnavailable, "Tokens can not be checked"},
+// The codes. docs/reference/fleet-api.md has them with what to do about each.
+//
+//nolint:gochecknoglobals // they are not changed
+var (
+	CodeInvalid      = Code{"HYPERFLEET-VAL-001", http.StatusBadRequest, "The request is not valid"}
+	CodeQuery        = Code{"HYPERFLEET-VAL-007", http.StatusBadRequest, "The query is not valid"}
+	CodeChildRoute   = Code{"HYPERFLEET-VAL-101", http.StatusUnprocessableEntity, "The kind is not created here"}
+	CodeTooLarge     = Code{"HYPERFLEET-VAL-104", http.StatusRequestEntityTooLarge, "The request is too large"}
+	CodeMedia        = Code{"HYPERFLEET-VAL-105", http.StatusUnsupportedMediaType, "The media type is not taken"}
+	CodeMethod       = Code{"HYPERFLEET-VAL-102", http.StatusMethodNotAllowed, "The method is not allowed"}
+	CodeCursorGone   = Code{"HYPERFLEET-VAL-103", http.StatusGone, "The changes are not kept any more"}
+	CodeUnknown      = Code{"HYPERFLEET-AUT-001", http.StatusUnauthorized, "A token is needed"}
+	CodeNotTrusted   = Code{"HYPERFLEET-AUT-002", http.StatusUnauthorized, "The token is not valid"}
+	CodeForbidden    = Code{"HYPERFLEET-AUZ-001", http.StatusForbidden, "The caller may not do this"}
+	CodeNoRoute      = Code{"HYPERFLEET-NTF-000", http.StatusNotFound, "There is no such route"}
+	CodeNoResource   = Code{"HYPERFLEET-NTF-001", http.StatusNotFound, "There is no such resource"}
+	CodeExists       = Code{"HYPERFLEET-CNF-001", http.StatusConflict, "The resource exists"}
+	CodeInUse        = Code{"HYPERFLEET-CNF-101", http.StatusConflict, "The resource is in use"}
+	CodeState        = Code{"HYPERFLEET-CNF-003", http.StatusConflict, "The state of the resource does not allow this"}
+	CodeInternal     = Code{"HYPERFLEET-INT-001", http.StatusInternalServerError, "Something went wrong"}
+	CodeRule         = Code{"HYPERFLEET-INT-101", http.StatusInternalServerError, "A rule for conditions failed"}
+	CodeUnavailable  = Code{"HYPERFLEET-SVC-001", http.StatusServiceUnavailable, "The database does not answer"}
+	CodeKeysNotThere = Code{"HYPERFLEET-SVC-101", http.StatusServiceUnavailable, "Tokens can not be checked"}
+)
+
+// Codes are all of them.
+func Codes() []Code {
+	return []Code{
+		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMedia, CodeMethod, CodeCursorGone, CodeUnknown,
+		CodeNotTrusted, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
+		CodeRule, CodeUnavailable, CodeKeysNotThere,
 	}
 }
 
@@ -94,7 +80,7 @@ type Error struct {
 func (e *Error) Error() string {
 	var text strings.Builder
 
-	text.WriteString(string(e.Code) + ": " + e.Detail)
+	text.WriteString(e.Code.ID + ": " + e.Detail)
 
 	for _, field := range e.Fields {
 		text.WriteString("; " + field.Field + " " + field.Message)
@@ -167,10 +153,9 @@ func asProblem(err error) *Error {
 
 // writeProblem answers with a problem.
 func writeProblem(w http.ResponseWriter, r *http.Request, what *Error, now time.Time) {
-	meaning := Meanings()[what.Code]
 	body := openapi.Problem{
-		Code: string(what.Code), Detail: what.Detail, Instance: r.URL.Path, Status: meaning.Status,
-		Timestamp: &now, Title: meaning.Title, Type: "urn:hyperfleet:problem:" + string(what.Code),
+		Code: what.Code.ID, Detail: what.Detail, Instance: r.URL.Path, Status: what.Code.Status,
+		Timestamp: &now, Title: what.Code.Title, Type: "urn:hyperfleet:problem:" + what.Code.ID,
 		Errors: what.Fields,
 	}
 
@@ -186,14 +171,14 @@ func writeProblem(w http.ResponseWriter, r *http.Request, what *Error, now time.
 		header.Set("Allow", what.Allow)
 	}
 
-	if meaning.Status == http.StatusUnauthorized {
+	if what.Code.Status == http.StatusUnauthorized {
 		header.Set("WWW-Authenticate", "Bearer")
 	}
 
-	if meaning.Status == http.StatusServiceUnavailable {
+	if what.Code.Status == http.StatusServiceUnavailable {
 		header.Set("Retry-After", "1")
 	}
 
-	w.WriteHeader(meaning.Status)
+	w.WriteHeader(what.Code.Status)
 	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // of texts and numbers alone
 }
