@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,14 +65,9 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 
 // kindToCreate is the kind of which one is made here.
 func (s *Server) kindToCreate(at scope, body openapi.ResourceCreate) (*entity.Kind, error) {
-	kind := at.kind
+	kind := cmp.Or(at.kind, s.registry.ByKind(body.Kind))
 	if kind == nil {
-		found, known := s.registry.ByKind(body.Kind)
-		if !known {
-			return nil, invalid(entity.FieldError{Field: "kind", Message: "has to be a registered kind"})
-		}
-
-		kind = found
+		return nil, invalid(entity.FieldError{Field: "kind", Message: "has to be a registered kind"})
 	}
 
 	if body.Kind != "" && body.Kind != kind.Kind {

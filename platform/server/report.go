@@ -67,13 +67,22 @@ func (u *requestTx) report(ctx context.Context, at scope, report openapi.StatusR
 		return answer{}, err
 	}
 
-	if conditions.Counts(stored) {
-		// The lock keeps them as they are.
-		u.statuses = map[string][]openapi.AdapterStatus{r.ID: with(all, stored)}
-		err = u.aggregate(ctx, kind, r)
+	out := answer{http.StatusCreated, stored}
+
+	if !conditions.Counts(stored) {
+		return out, nil
 	}
 
-	return answer{http.StatusCreated, stored}, err
+	// The lock keeps them as they are.
+	u.statuses = map[string][]openapi.AdapterStatus{r.ID: with(all, stored)}
+
+	// Other conditions follow, or the end of the resource and of owners that wait for it.
+	gone, err := u.settleOrGo(ctx, kind, &r)
+	if err == nil && gone {
+		err = u.lookAgain(ctx, r.OwnerID)
+	}
+
+	return out, err
 }
 
 // mayBeAdapter says whether an adapter is one that the configuration names: each that has
@@ -161,15 +170,4 @@ func with(all []openapi.AdapterStatus, one openapi.AdapterStatus) []openapi.Adap
 	}
 
 	return slices.Insert(out, at, one)
-}
-
-// aggregate is what follows from a report: other conditions, or the end of the resource
-// and of owners that were waiting for it.
-func (u *requestTx) aggregate(ctx context.Context, kind *entity.Kind, r store.Resource) error {
-	gone, err := u.settleOrGo(ctx, kind, &r)
-	if err != nil || !gone {
-		return err
-	}
-
-	return u.lookAgain(ctx, r.OwnerID)
 }

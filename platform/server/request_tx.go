@@ -112,8 +112,8 @@ func (s *Server) find(
 // configuration can be read, and not changed: that its kind is not registered does not mean
 // that it is gone.
 func (s *Server) kindOf(r store.Resource) (*entity.Kind, error) {
-	kind, found := s.registry.ByKind(r.Kind)
-	if !found {
+	kind := s.registry.ByKind(r.Kind)
+	if kind == nil {
 		return nil, problem(CodeState, "kind %s is not registered any more", r.Kind)
 	}
 
@@ -295,8 +295,8 @@ func (u *requestTx) lookAgain(ctx context.Context, id string) error {
 			return err
 		}
 
-		kind, found := u.registry.ByKind(r.Kind)
-		if !found {
+		kind := u.registry.ByKind(r.Kind)
+		if kind == nil {
 			return nil
 		}
 
