@@ -48,7 +48,7 @@ func TestCodes(t *testing.T) {
 	for _, code := range Codes() {
 		parts := strings.Split(code.ID, "-")
 		if len(parts) != 3 || parts[0] != "HYPERFLEET" || code.Title == "" || http.StatusText(code.Status) == "" {
-			t.Errorf("%+v", code)
+			t.Errorf("%+v", *code)
 		}
 
 		if (code.Status == http.StatusNotFound) != (parts[1] == "NTF") || (code.Status == http.StatusConflict) != (parts[1] == "CNF") {

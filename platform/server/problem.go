@@ -34,30 +34,30 @@ type Code struct {
 //
 //nolint:gochecknoglobals // they are not changed
 var (
-	CodeInvalid      = Code{"HYPERFLEET-VAL-001", http.StatusBadRequest, "The request is not valid"}
-	CodeQuery        = Code{"HYPERFLEET-VAL-007", http.StatusBadRequest, "The query is not valid"}
-	CodeChildRoute   = Code{"HYPERFLEET-VAL-101", http.StatusUnprocessableEntity, "The kind is not created here"}
-	CodeTooLarge     = Code{"HYPERFLEET-VAL-104", http.StatusRequestEntityTooLarge, "The request is too large"}
-	CodeMedia        = Code{"HYPERFLEET-VAL-105", http.StatusUnsupportedMediaType, "The media type is not taken"}
-	CodeMethod       = Code{"HYPERFLEET-VAL-102", http.StatusMethodNotAllowed, "The method is not allowed"}
-	CodeCursorGone   = Code{"HYPERFLEET-VAL-103", http.StatusGone, "The changes are not kept any more"}
-	CodeUnknown      = Code{"HYPERFLEET-AUT-001", http.StatusUnauthorized, "A token is needed"}
-	CodeNotTrusted   = Code{"HYPERFLEET-AUT-002", http.StatusUnauthorized, "The token is not valid"}
-	CodeForbidden    = Code{"HYPERFLEET-AUZ-001", http.StatusForbidden, "The caller may not do this"}
-	CodeNoRoute      = Code{"HYPERFLEET-NTF-000", http.StatusNotFound, "There is no such route"}
-	CodeNoResource   = Code{"HYPERFLEET-NTF-001", http.StatusNotFound, "There is no such resource"}
-	CodeExists       = Code{"HYPERFLEET-CNF-001", http.StatusConflict, "The resource exists"}
-	CodeInUse        = Code{"HYPERFLEET-CNF-101", http.StatusConflict, "The resource is in use"}
-	CodeState        = Code{"HYPERFLEET-CNF-003", http.StatusConflict, "The state of the resource does not allow this"}
-	CodeInternal     = Code{"HYPERFLEET-INT-001", http.StatusInternalServerError, "Something went wrong"}
-	CodeRule         = Code{"HYPERFLEET-INT-101", http.StatusInternalServerError, "A rule for conditions failed"}
-	CodeUnavailable  = Code{"HYPERFLEET-SVC-001", http.StatusServiceUnavailable, "The database does not answer"}
-	CodeKeysNotThere = Code{"HYPERFLEET-SVC-101", http.StatusServiceUnavailable, "Tokens can not be checked"}
+	CodeInvalid      = &Code{"HYPERFLEET-VAL-001", http.StatusBadRequest, "The request is not valid"}
+	CodeQuery        = &Code{"HYPERFLEET-VAL-007", http.StatusBadRequest, "The query is not valid"}
+	CodeChildRoute   = &Code{"HYPERFLEET-VAL-101", http.StatusUnprocessableEntity, "The kind is not created here"}
+	CodeTooLarge     = &Code{"HYPERFLEET-VAL-104", http.StatusRequestEntityTooLarge, "The request is too large"}
+	CodeMedia        = &Code{"HYPERFLEET-VAL-105", http.StatusUnsupportedMediaType, "The media type is not taken"}
+	CodeMethod       = &Code{"HYPERFLEET-VAL-102", http.StatusMethodNotAllowed, "The method is not allowed"}
+	CodeCursorGone   = &Code{"HYPERFLEET-VAL-103", http.StatusGone, "The changes are not kept any more"}
+	CodeUnknown      = &Code{"HYPERFLEET-AUT-001", http.StatusUnauthorized, "A token is needed"}
+	CodeNotTrusted   = &Code{"HYPERFLEET-AUT-002", http.StatusUnauthorized, "The token is not valid"}
+	CodeForbidden    = &Code{"HYPERFLEET-AUZ-001", http.StatusForbidden, "The caller may not do this"}
+	CodeNoRoute      = &Code{"HYPERFLEET-NTF-000", http.StatusNotFound, "There is no such route"}
+	CodeNoResource   = &Code{"HYPERFLEET-NTF-001", http.StatusNotFound, "There is no such resource"}
+	CodeExists       = &Code{"HYPERFLEET-CNF-001", http.StatusConflict, "The resource exists"}
+	CodeInUse        = &Code{"HYPERFLEET-CNF-101", http.StatusConflict, "The resource is in use"}
+	CodeState        = &Code{"HYPERFLEET-CNF-003", http.StatusConflict, "The state of the resource does not allow this"}
+	CodeInternal     = &Code{"HYPERFLEET-INT-001", http.StatusInternalServerError, "Something went wrong"}
+	CodeRule         = &Code{"HYPERFLEET-INT-101", http.StatusInternalServerError, "A rule for conditions failed"}
+	CodeUnavailable  = &Code{"HYPERFLEET-SVC-001", http.StatusServiceUnavailable, "The database does not answer"}
+	CodeKeysNotThere = &Code{"HYPERFLEET-SVC-101", http.StatusServiceUnavailable, "Tokens can not be checked"}
 )
 
 // Codes are all of them.
-func Codes() []Code {
-	return []Code{
+func Codes() []*Code {
+	return []*Code{
 		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMedia, CodeMethod, CodeCursorGone, CodeUnknown,
 		CodeNotTrusted, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
 		CodeRule, CodeUnavailable, CodeKeysNotThere,
@@ -66,7 +66,7 @@ func Codes() []Code {
 
 // Error is an answer that is a problem.
 type Error struct {
-	Code   Code
+	Code   *Code
 	Detail string
 	// Fields are what is wrong field by field.
 	Fields []entity.FieldError
@@ -96,7 +96,7 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-func problem(code Code, format string, args ...any) *Error {
+func problem(code *Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
