@@ -106,8 +106,6 @@ type ListOptions struct {
 	Search string
 	// Fields to answer with, comma-separated. Default: all.
 	Fields string
-	// Kind of resources; only for the collection "resources".
-	Kind string
 }
 
 // List reads one page of a collection: that of a kind ("clusters"), or "resources".
@@ -124,7 +122,6 @@ func (c *Client) List(ctx context.Context, plural string, options ListOptions) (
 	}
 	setIfGiven(query, "search", options.Search)
 	setIfGiven(query, "fields", options.Fields)
-	setIfGiven(query, "kind", options.Kind)
 
 	return call[openapi.ResourceList](ctx, c, request{
 		what: "list " + plural, method: http.MethodGet, path: []string{plural}, query: query,

@@ -175,7 +175,7 @@ func TestCalls(t *testing.T) {
 		t.Errorf("List() = %v, %v", page, err)
 	}
 
-	if _, err := c.List(ctx, "resources", client.ListOptions{Kind: "Cluster", Size: 7, Order: "name asc"}); err != nil {
+	if _, err := c.List(ctx, "resources", client.ListOptions{Size: 7, Order: "name asc"}); err != nil {
 		t.Error(err)
 	}
 
@@ -207,7 +207,7 @@ func TestCalls(t *testing.T) {
 	want := []seen{
 		{"GET", "/resources/" + id + "?", ""},
 		{"GET", "/clusters?fields=id&order=id+asc&page=2&search=a+%3D+%27b%27&size=100", ""},
-		{"GET", "/resources?kind=Cluster&order=name+asc&page=1&size=7", ""},
+		{"GET", "/resources?order=name+asc&page=1&size=7", ""},
 		{"GET", "/changes?wait=0", ""},
 		{"GET", "/changes?after=n&kind=Cluster&wait=55", ""},
 		{"PUT", "/leases/a.b?", `{"holder":"me","ttl_seconds":3}`},

@@ -27,15 +27,10 @@ func Aggregate(in Input) []openapi.ResourceCondition {
 		out = append(out, in.settle(one))
 	}
 
-	for _, adapter := range in.Required {
-		status, found := in.status(adapter)
-		if !found {
-			continue
-		}
-
+	for _, status := range in.reports() {
 		said := Reported(status, Available)
 		out = append(out, in.settle(openapi.ResourceCondition{
-			Type: entity.AdapterCondition(adapter), Status: said.Status, Reason: said.Reason, Message: said.Message,
+			Type: entity.AdapterCondition(status.Adapter), Status: said.Status, Reason: said.Reason, Message: said.Message,
 			ObservedGeneration: status.ObservedGeneration,
 			LastUpdatedTime:    status.LastReportTime,
 			LastTransitionTime: status.LastReportTime,
@@ -48,18 +43,22 @@ func Aggregate(in Input) []openapi.ResourceCondition {
 // Finished tells whether a resource that is being deleted may go: every required adapter
 // has finalized its current generation and nothing is below it.
 func Finished(in Input) bool {
-	if !in.Deleting || in.Children > 0 {
-		return false
-	}
+	obstacle, _ := in.obstacle()
+
+	return in.Deleting && obstacle == ""
+}
+
+// reports are those of the required adapters that count, in the order of Required.
+func (in Input) reports() []openapi.AdapterStatus {
+	var out []openapi.AdapterStatus
 
 	for _, adapter := range in.Required {
-		status, found := in.status(adapter)
-		if !found || status.ObservedGeneration != in.Generation || Reported(status, Finalized).Status != True {
-			return false
+		if status, found := in.status(adapter); found {
+			out = append(out, status)
 		}
 	}
 
-	return true
+	return out
 }
 
 // status is the report of an adapter, if it counts.
@@ -82,26 +81,21 @@ func (in Input) reconciled() (openapi.ResourceCondition, bool) {
 
 	out := openapi.ResourceCondition{
 		Type: entity.Reconciled, Status: False, Reason: reason, Message: message,
-		LastTransitionTime: in.UpdatedTime,
+		LastUpdatedTime: in.UpdatedTime, LastTransitionTime: in.UpdatedTime,
 	}
 
 	if reason == "" {
 		out.Status, out.Reason, out.Message = True, ReasonAll, "every required adapter is done"
 	}
 
-	var oldest time.Time
+	var current []openapi.AdapterStatus
 
-	for _, adapter := range in.Required {
-		status, found := in.status(adapter)
-		if !found {
-			continue
-		}
-
+	for _, status := range in.reports() {
 		out.ObservedGeneration = max(out.ObservedGeneration, status.ObservedGeneration)
 		out.LastTransitionTime = later(out.LastTransitionTime, status.LastReportTime)
 
-		if status.ObservedGeneration == in.Generation && (oldest.IsZero() || status.LastReportTime.Before(oldest)) {
-			oldest = status.LastReportTime
+		if status.ObservedGeneration == in.Generation {
+			current = append(current, status)
 		}
 	}
 
@@ -109,9 +103,8 @@ func (in Input) reconciled() (openapi.ResourceCondition, bool) {
 		out.LastTransitionTime = later(out.LastTransitionTime, missing.Since)
 	}
 
-	out.LastUpdatedTime = oldest
-	if oldest.IsZero() {
-		out.LastUpdatedTime = in.UpdatedTime
+	if len(current) > 0 {
+		out.LastUpdatedTime = slices.MinFunc(current, byTime).LastReportTime
 	}
 
 	return out, true
@@ -185,79 +178,42 @@ func (in Input) lastKnown() (openapi.ResourceCondition, bool) {
 		}
 	}
 
-	view := in.lookAtAll()
+	reports := in.reports()
+	common := len(reports) == len(in.Required)
+	failedThen := false
+
+	var failed []string
+
+	for _, status := range reports {
+		common = common && status.ObservedGeneration == reports[0].ObservedGeneration
+
+		if Reported(status, Available).Status != True {
+			failed = append(failed, status.Adapter)
+			failedThen = failedThen || status.ObservedGeneration == was.ObservedGeneration
+		}
+	}
 
 	switch {
-	case view.common && len(view.failed) == 0:
+	case common && len(failed) == 0:
 		was.Status, was.Reason, was.Message = True, ReasonLastKnown, "every required adapter is available"
-		was.ObservedGeneration = view.generation
-	case view.common, was.Status == True && view.failedAt(was.ObservedGeneration):
+	case common, was.Status == True && failedThen:
 		was.Status, was.Reason = False, ReasonLastKnownBad
-		was.Message = "not Available: " + strings.Join(view.names(), ", ")
-
-		if view.common {
-			was.ObservedGeneration = view.generation
-		}
+		was.Message = "not Available: " + strings.Join(failed, ", ")
 	default:
 		return was, true
 	}
 
-	was.LastUpdatedTime, was.LastTransitionTime = view.oldest, view.newest
+	if common {
+		was.ObservedGeneration = reports[0].ObservedGeneration
+	}
+
+	was.LastUpdatedTime = slices.MinFunc(reports, byTime).LastReportTime
+	was.LastTransitionTime = slices.MaxFunc(reports, byTime).LastReportTime
 
 	return was, true
 }
 
-// view is what the required adapters say together.
-type view struct {
-	// common tells that all of them have reported, at one generation.
-	common         bool
-	generation     int32
-	failed         []openapi.AdapterStatus
-	oldest, newest time.Time
-}
-
-func (in Input) lookAtAll() view {
-	out := view{common: true}
-
-	for i, adapter := range in.Required {
-		status, found := in.status(adapter)
-		if !found {
-			out.common = false
-
-			continue
-		}
-
-		if i == 0 {
-			out.generation = status.ObservedGeneration
-		}
-
-		out.common = out.common && status.ObservedGeneration == out.generation
-		out.newest = later(out.newest, status.LastReportTime)
-
-		if out.oldest.IsZero() || status.LastReportTime.Before(out.oldest) {
-			out.oldest = status.LastReportTime
-		}
-
-		if Reported(status, Available).Status != True {
-			out.failed = append(out.failed, status)
-		}
-	}
-
-	return out
-}
-
-func (v view) failedAt(generation int32) bool {
-	return slices.ContainsFunc(v.failed, func(s openapi.AdapterStatus) bool { return s.ObservedGeneration == generation })
-}
-
-func (v view) names() []string {
-	out := make([]string, 0, len(v.failed))
-	for _, status := range v.failed {
-		out = append(out, status.Adapter)
-	}
-
-	return out
-}
+func byTime(a, b openapi.AdapterStatus) int { return a.LastReportTime.Compare(b.LastReportTime) }
 
 // settle gives a condition the times that it keeps from before.
 func (in Input) settle(one openapi.ResourceCondition) openapi.ResourceCondition {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/utils/clock"
 
@@ -156,7 +155,10 @@ func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceC
 		return out, false, fmt.Errorf("output.reason: the text has more than %d bytes", MaxReason)
 	}
 
-	out.Message = cut(out.Message, MaxMessage)
+	// It is cut between two characters.
+	if len(out.Message) > MaxMessage {
+		out.Message = strings.ToValidUTF8(out.Message[:MaxMessage], "")
+	}
 
 	return out, true, nil
 }
@@ -199,17 +201,4 @@ func statusValues(statuses []openapi.AdapterStatus) []any {
 	}
 
 	return out
-}
-
-// cut shortens a text to a number of bytes, between two characters.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-
-	return text[:limit]
 }

@@ -91,16 +91,8 @@ func New(entities []platform.Entity, schemas *openapi3.T) (*Registry, error) {
 // Kinds are all of them, in the order of the configuration.
 func (r *Registry) Kinds() []*Kind { return slices.Clone(r.kinds) }
 
-// ByKind finds a kind by its name, for example NodePool.
-func (r *Registry) ByKind(kind string) (*Kind, bool) {
-	found, ok := r.byKind[kind]
+// ByKind finds a kind by its name, for example NodePool; nil if it is not registered.
+func (r *Registry) ByKind(kind string) *Kind { return r.byKind[kind] }
 
-	return found, ok
-}
-
-// ByPlural finds a kind by its collection, for example nodepools.
-func (r *Registry) ByPlural(plural string) (*Kind, bool) {
-	found, ok := r.byPlural[plural]
-
-	return found, ok
-}
+// ByPlural finds a kind by its collection, for example nodepools; nil if there is none.
+func (r *Registry) ByPlural(plural string) *Kind { return r.byPlural[plural] }

@@ -28,8 +28,8 @@ func TestRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	cluster, _ := registry.ByKind("Cluster")
-	pool, _ := registry.ByPlural("nodepools")
+	cluster := registry.ByKind("Cluster")
+	pool := registry.ByPlural("nodepools")
 
 	if pool.Parent != cluster || !pool.Cascades() || len(cluster.Children) != 2 || cluster.Children[0].Cascades() {
 		t.Errorf("%+v %+v", cluster, pool)
@@ -43,7 +43,7 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("%+v", rule)
 	}
 
-	if _, found := registry.ByPlural("dragons"); found || len(registry.Kinds()) != 3 {
+	if registry.ByPlural("dragons") != nil || len(registry.Kinds()) != 3 {
 		t.Error("a kind that nobody registered")
 	}
 
@@ -147,8 +147,8 @@ components:
 		t.Fatal(err)
 	}
 
-	cluster, _ := registry.ByKind("Cluster")
-	free, _ := registry.ByKind("Free")
+	cluster := registry.ByKind("Cluster")
+	free := registry.ByKind("Free")
 
 	for _, tc := range []struct {
 		name string

@@ -66,16 +66,13 @@ func SchemaErrors(root string, err error) []FieldError {
 		return nil
 	}
 
-	switch typed := err.(type) { //nolint:errorlint // the outermost one knows the field
-	case openapi3.MultiError:
+	if all, ok := err.(openapi3.MultiError); ok { //nolint:errorlint // the outermost one knows the field
 		var out []FieldError
-		for _, one := range typed {
+		for _, one := range all {
 			out = append(out, SchemaErrors(root, one)...)
 		}
 
 		return out
-	case *openapi3.SchemaError:
-		return []FieldError{{Field: fieldPath(root, typed.JSONPointer()), Message: typed.Reason}}
 	}
 
 	var schema *openapi3.SchemaError

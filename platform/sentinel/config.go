@@ -66,7 +66,7 @@ func Validate(c *platform.Sentinel) error {
 		errs = append(errs, strictyaml.ErrorAt("log.format", "%w", err))
 	}
 
-	if _, err := compileDecision(c, nil); err != nil {
+	if _, err := compileDecision(c, false, nil); err != nil {
 		errs = append(errs, err)
 	}
 

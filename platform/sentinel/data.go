@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
@@ -83,7 +82,7 @@ func (d *data) whole() bool { return d.tree != nil }
 func (d *data) of(ctx context.Context, e *entry, reason string) (map[string]any, error) {
 	out := map[string]any{"id": e.id, "kind": e.kind, "href": e.href, "generation": e.generation}
 	if e.owner != nil {
-		out["owner_references"] = reference(*e.owner)
+		out["owner_references"] = *e.owner
 	}
 
 	if d.tree == nil {
@@ -103,19 +102,6 @@ func (d *data) of(ctx context.Context, e *entry, reason string) (map[string]any,
 	maps.Copy(out, said)
 
 	return out, nil
-}
-
-func reference(r openapi.ResourceReference) map[string]any {
-	out := map[string]any{"id": r.Id}
-	if r.Kind != "" {
-		out["kind"] = r.Kind
-	}
-
-	if r.Href != "" {
-		out["href"] = r.Href
-	}
-
-	return out
 }
 
 func render(ctx context.Context, tree map[string]any, path string, vars map[string]any) (map[string]any, error) {

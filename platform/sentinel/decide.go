@@ -222,10 +222,10 @@ func conditionsOf(resource map[string]any) map[string]any {
 	return out
 }
 
-// compileDecision gives the configured decision.
-func compileDecision(c *platform.Sentinel, clk clock.PassiveClock) (decider, error) {
+// compileDecision gives the configured decision; anew is of the default one.
+func compileDecision(c *platform.Sentinel, anew bool, clk clock.PassiveClock) (decider, error) {
 	if c.MessageDecision == nil {
-		return cadence{notReconciled: c.MaxAgeNotReconciled, reconciled: c.MaxAgeReconciled}, nil
+		return cadence{notReconciled: c.MaxAgeNotReconciled, reconciled: c.MaxAgeReconciled, anew: anew}, nil
 	}
 
 	var asked []string

@@ -73,8 +73,8 @@ func TestCadence(t *testing.T) {
 			t.Parallel()
 
 			b := newIndex(false)
-			if ok, err := b.put(tc.resource, ago(tc.seen), ago(tc.seen)); err != nil || !ok {
-				t.Fatal(ok, err)
+			if err := b.put(tc.resource, ago(tc.seen), ago(tc.seen)); err != nil {
+				t.Fatal(err)
 			}
 
 			e := b.by["r"]
@@ -98,10 +98,11 @@ func TestBook(t *testing.T) {
 	for i, tc := range []struct {
 		generation int32
 		asked      time.Time
-		want       bool
-	}{{2, late, true}, {1, early, false}, {3, late, true}} {
-		if ok, err := b.put(resource(tc.generation, 0, false, early), tc.asked, late); ok != tc.want || err != nil {
-			t.Errorf("answer %d: %t, %v", i, ok, err)
+		want       int32
+	}{{2, late, 2}, {1, early, 2}, {3, late, 3}} {
+		err := b.put(resource(tc.generation, 0, false, early), tc.asked, late)
+		if got := b.by["r"].generation; got != tc.want || err != nil {
+			t.Errorf("answer %d: generation %d, %v", i, got, err)
 		}
 	}
 
@@ -162,13 +163,13 @@ func TestDecision(t *testing.T) {
 
 			d, err := compileDecision(&platform.Sentinel{
 				MessageDecision: &platform.Decision{Params: tc.params, Result: tc.result},
-			}, clocktesting.NewFakePassiveClock(base()))
+			}, false, clocktesting.NewFakePassiveClock(base()))
 			if err != nil {
 				t.Fatal(err)
 			}
 
 			b := newIndex(d.whole())
-			if _, err := b.put(whole, base(), base()); err != nil {
+			if err := b.put(whole, base(), base()); err != nil {
 				t.Fatal(err)
 			}
 
@@ -198,7 +199,7 @@ func TestExpressionsThatCanNotBeMeant(t *testing.T) {
 		"a function":        {platform.Decision{Result: "exec('rm')"}, "exec"},
 		"a text":            {platform.Decision{Result: `"true"`}, "bool"},
 	} {
-		_, err := compileDecision(&platform.Sentinel{MessageDecision: &tc.decision}, nil)
+		_, err := compileDecision(&platform.Sentinel{MessageDecision: &tc.decision}, false, nil)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}

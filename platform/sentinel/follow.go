@@ -255,7 +255,7 @@ func (s *Sentinel) page(ctx context.Context, condition string, size int) (listed
 	s.meters.pages.Inc()
 
 	for i := range page.Items {
-		if _, err := s.index.put(&page.Items[i], asked, s.clock.Now()); err != nil {
+		if err := s.index.put(&page.Items[i], asked, s.clock.Now()); err != nil {
 			return nil, asked, err
 		}
 

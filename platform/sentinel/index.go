@@ -14,11 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-)
-
-const (
-	reconciledType = "Reconciled"
-	statusTrue     = "True"
+	"github.com/hyperfleet/hyperfleet/platform/conditions"
+	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
 // entry is what is known of a resource.
@@ -64,6 +61,9 @@ func (e *entry) resource() (map[string]any, error) {
 	return out, nil
 }
 
+// unsend has it count as never sent.
+func (e *entry) unsend() { e.sentGeneration, e.sentTime = 0, time.Time{} }
+
 // index is what is known of all resources. Its entries are read and written with mu held.
 type index struct {
 	mu    sync.Mutex
@@ -77,14 +77,14 @@ func newIndex(whole bool) *index {
 	return &index{by: map[string]*entry{}, whole: whole, doubted: map[string]bool{}}
 }
 
-// put notes a resource as it was at some time since asked. False: a later answer is known.
-func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
+// put notes a resource as it was at some time since asked, unless a later answer is known.
+func (b *index) put(r *openapi.Resource, asked, now time.Time) error {
 	var raw []byte
 
 	if b.whole {
 		var err error
 		if raw, err = json.Marshal(r); err != nil {
-			return false, fmt.Errorf("keep resource %s: %w", r.Id, err)
+			return fmt.Errorf("keep resource %s: %w", r.Id, err)
 		}
 	}
 
@@ -98,28 +98,24 @@ func (b *index) put(r *openapi.Resource, asked, now time.Time) (bool, error) {
 		e = &entry{id: strings.Clone(r.Id)}
 		b.by[e.id] = e
 	case asked.Before(e.asked):
-		return false, nil
+		return nil
 	}
 
 	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
 	e.whole, e.asked, e.answered = raw, asked, now
 	e.observe(r.Status.Conditions, now)
 
-	return true, nil
+	return nil
 }
 
-func (e *entry) observe(conditions []openapi.ResourceCondition, now time.Time) {
-	at := slices.IndexFunc(conditions, func(c openapi.ResourceCondition) bool { return c.Type == reconciledType })
-	if e.conditioned = at >= 0; !e.conditioned {
-		e.reconciled, e.observed, e.updated, e.said = false, 0, time.Time{}, time.Time{}
+func (e *entry) observe(all []openapi.ResourceCondition, now time.Time) {
+	c, found := conditions.Condition(all, entity.Reconciled)
+	e.conditioned, e.reconciled, e.observed = found, c.Status == conditions.True, c.ObservedGeneration
 
-		return
-	}
-
-	c := conditions[at]
-	e.reconciled, e.observed = c.Status == statusTrue, c.ObservedGeneration
-
-	if !e.said.Equal(c.LastUpdatedTime) {
+	switch {
+	case !found:
+		e.updated, e.said = time.Time{}, time.Time{}
+	case !e.said.Equal(c.LastUpdatedTime):
 		e.said, e.updated = c.LastUpdatedTime, c.LastUpdatedTime
 		if now.Before(e.updated) {
 			e.updated = now
@@ -127,14 +123,23 @@ func (e *entry) observe(conditions []openapi.ResourceCondition, now time.Time) {
 	}
 }
 
-// drop forgets a resource, unless a later answer is known.
-func (b *index) drop(id string, asked time.Time) {
+// with does something with the entry of a resource, if it is known.
+func (b *index) with(id string, do func(e *entry)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if e := b.by[id]; e != nil && !asked.Before(e.asked) {
-		delete(b.by, id)
+	if e := b.by[id]; e != nil {
+		do(e)
 	}
+}
+
+// drop forgets a resource, unless a later answer is known.
+func (b *index) drop(id string, asked time.Time) {
+	b.with(id, func(e *entry) {
+		if !asked.Before(e.asked) {
+			delete(b.by, id)
+		}
+	})
 }
 
 // missing gives what is known between two ids, the last one included, that a list of them
@@ -171,7 +176,7 @@ func (b *index) forget() {
 	defer b.mu.Unlock()
 
 	for _, e := range b.by {
-		e.sentGeneration, e.sentTime = 0, time.Time{}
+		e.unsend()
 	}
 }
 

@@ -101,14 +101,9 @@ func New(options Options) (*Sentinel, error) {
 		options.Drain = func() {}
 	}
 
-	decide, err := compileDecision(&options.Conf, options.Clock)
+	decide, err := compileDecision(&options.Conf, options.Anew, options.Clock)
 	if err != nil {
 		return nil, err
-	}
-
-	if usual, ok := decide.(cadence); ok {
-		usual.anew = options.Anew
-		decide = usual
 	}
 
 	data, err := compileData(options.Conf.MessageData)
@@ -183,24 +178,12 @@ func (s *Sentinel) Run(ctx context.Context) error {
 func (s *Sentinel) Leads() bool { return s.lease.holds() }
 
 // Unsend says that the last event of a resource was not handled, as if it had not been sent.
-func (s *Sentinel) Unsend(id string) {
-	s.index.mu.Lock()
-	defer s.index.mu.Unlock()
-
-	if e := s.index.by[id]; e != nil {
-		e.sentGeneration, e.sentTime = 0, time.Time{}
-	}
-}
+func (s *Sentinel) Unsend(id string) { s.index.with(id, (*entry).unsend) }
 
 // SetAside says that nobody can handle the event of a resource's generation: it counts as
 // reconciled, so that it is sent again at that cadence, until it changes.
 func (s *Sentinel) SetAside(id string, generation int32) {
-	s.index.mu.Lock()
-	defer s.index.mu.Unlock()
-
-	if e := s.index.by[id]; e != nil {
-		e.aside = generation
-	}
+	s.index.with(id, func(e *entry) { e.aside = generation })
 }
 
 // begin follows the first list.

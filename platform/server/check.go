@@ -29,34 +29,42 @@ const (
 	maxAdapter    = 63
 )
 
-// checkLabels holds labels to the rules of Kubernetes.
-func checkLabels(labels map[string]string) []entity.FieldError {
-	var wrong []entity.FieldError
+// faults are what is wrong with a request, by field.
+type faults []entity.FieldError
 
+func (f *faults) sayf(field, format string, args ...any) {
+	*f = append(*f, entity.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// err is nil if nothing is wrong.
+func (f faults) err() error {
+	if len(f) == 0 {
+		return nil
+	}
+
+	return invalid(f...)
+}
+
+// labels holds labels to the rules of Kubernetes.
+func (f *faults) labels(labels map[string]string) {
 	if len(labels) > maxLabels {
-		wrong = append(wrong, entity.FieldError{Field: "labels", Message: fmt.Sprintf("has more than %d", maxLabels)})
+		f.sayf("labels", "has more than %d", maxLabels)
 	}
 
 	for key, value := range labels {
 		for _, what := range validation.IsQualifiedName(key) {
-			wrong = append(wrong, entity.FieldError{Field: "labels." + key, Message: "key: " + what})
+			f.sayf("labels."+key, "key: %s", what)
 		}
 
 		for _, what := range validation.IsValidLabelValue(value) {
-			wrong = append(wrong, entity.FieldError{Field: "labels." + key, Message: what})
+			f.sayf("labels."+key, "%s", what)
 		}
 	}
-
-	return wrong
 }
 
-// checkReferences holds references to the rules of their kind. Whether the targets are
-// there is for the store to say.
-func checkReferences(
-	kind *entity.Kind, references map[string][]openapi.ResourceReference,
-) (map[string][]store.Ref, []entity.FieldError) {
-	var wrong []entity.FieldError
-
+// references holds references to the rules of their kind. Whether the targets are there is
+// for the store to say.
+func (f *faults) references(kind *entity.Kind, references map[string][]openapi.ResourceReference) map[string][]store.Ref {
 	out := map[string][]store.Ref{}
 
 	for refType, targets := range references {
@@ -64,13 +72,13 @@ func checkReferences(
 
 		rule, known := kind.Reference(refType)
 		if !known {
-			wrong = append(wrong, entity.FieldError{Field: at, Message: "is not a type of reference of " + kind.Kind})
+			f.sayf(at, "is not a type of reference of %s", kind.Kind)
 
 			continue
 		}
 
 		if rule.Max > 0 && len(targets) > rule.Max {
-			wrong = append(wrong, entity.FieldError{Field: at, Message: fmt.Sprintf("has more than %d", rule.Max)})
+			f.sayf(at, "has more than %d", rule.Max)
 		}
 
 		seen := map[string]bool{}
@@ -80,11 +88,11 @@ func checkReferences(
 			field := fmt.Sprintf("%s[%d]", at, i)
 
 			if seen[id] {
-				wrong = append(wrong, entity.FieldError{Field: field, Message: "is there twice"})
+				f.sayf(field, "is there twice")
 			}
 
 			if ref.Kind != "" && ref.Kind != rule.TargetKind {
-				wrong = append(wrong, entity.FieldError{Field: field + ".kind", Message: "has to be " + rule.TargetKind})
+				f.sayf(field+".kind", "has to be %s", rule.TargetKind)
 			}
 
 			seen[id] = true
@@ -94,40 +102,32 @@ func checkReferences(
 
 	for _, rule := range kind.References {
 		if len(references[rule.RefType]) < rule.Min {
-			wrong = append(wrong, entity.FieldError{
-				Field: "references." + rule.RefType, Message: fmt.Sprintf("has fewer than %d", rule.Min),
-			})
+			f.sayf("references."+rule.RefType, "has fewer than %d", rule.Min)
 		}
 	}
 
-	return out, wrong
+	return out
 }
 
-// checkReport says what is wrong with a report, whatever the resource is.
-func checkReport(report openapi.StatusReport, now time.Time) []entity.FieldError {
-	var wrong []entity.FieldError
-
-	say := func(field, format string, args ...any) {
-		wrong = append(wrong, entity.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
-	}
-
+// report says what is wrong with a report, whatever the resource is.
+func (f *faults) report(report openapi.StatusReport, now time.Time) {
 	if len(report.Adapter) > maxAdapter || len(validation.IsDNS1123Label(report.Adapter)) > 0 {
-		say("adapter", "has to be of small letters, digits and dashes, at most %d", maxAdapter)
+		f.sayf("adapter", "has to be of small letters, digits and dashes, at most %d", maxAdapter)
 	}
 
 	if report.ObservedGeneration < 1 {
-		say("observed_generation", "has to be 1 or more")
+		f.sayf("observed_generation", "has to be 1 or more")
 	}
 
 	switch {
 	case report.ObservedTime.After(now.Add(maxAhead)):
-		say("observed_time", "is more than %s ahead: look at the clock", maxAhead)
+		f.sayf("observed_time", "is more than %s ahead: look at the clock", maxAhead)
 	case report.ObservedTime.Before(now.Add(-maxOld)):
-		say("observed_time", "is more than %s old", maxOld)
+		f.sayf("observed_time", "is more than %s old", maxOld)
 	}
 
 	if len(report.Conditions) > maxConditions {
-		say("conditions", "has more than %d", maxConditions)
+		f.sayf("conditions", "has more than %d", maxConditions)
 	}
 
 	seen := map[string]bool{}
@@ -136,19 +136,19 @@ func checkReport(report openapi.StatusReport, now time.Time) []entity.FieldError
 		at := fmt.Sprintf("conditions[%d]", i)
 
 		if one.Type == "" || len(one.Type) > maxType {
-			say(at+".type", "has to have 1 to %d bytes", maxType)
+			f.sayf(at+".type", "has to have 1 to %d bytes", maxType)
 		}
 
 		if seen[one.Type] {
-			say(at+".type", "%.100s is there twice", one.Type)
+			f.sayf(at+".type", "%.100s is there twice", one.Type)
 		}
 
 		if one.Status != conditions.True && one.Status != conditions.False && one.Status != conditions.Unknown {
-			say(at+".status", "has to be True, False or Unknown")
+			f.sayf(at+".status", "has to be True, False or Unknown")
 		}
 
 		if len(one.Reason) > maxReason || len(one.Message) > maxMessage {
-			say(at, "has a reason of more than %d bytes or a message of more than %d", maxReason, maxMessage)
+			f.sayf(at, "has a reason of more than %d bytes or a message of more than %d", maxReason, maxMessage)
 		}
 
 		seen[one.Type] = true
@@ -156,9 +156,7 @@ func checkReport(report openapi.StatusReport, now time.Time) []entity.FieldError
 
 	for _, needed := range []string{conditions.Available, conditions.Applied, conditions.Health} {
 		if !seen[needed] {
-			say("conditions", "%s is missing", needed)
+			f.sayf("conditions", "%s is missing", needed)
 		}
 	}
-
-	return wrong
 }

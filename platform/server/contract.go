@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"mime"
@@ -84,25 +85,23 @@ func media(r *http.Request, operation *openapi3.Operation) error {
 // knownQuery refuses parameters that the operation does not have: a misspelt search would
 // list everything.
 func knownQuery(r *http.Request, route *routers.Route) error {
-	var wrong []entity.FieldError
+	var wrong faults
 
 	for name, values := range r.URL.Query() {
 		if route.Operation.Parameters.GetByInAndName(openapi3.ParameterInQuery, name) == nil {
-			wrong = append(wrong, entity.FieldError{Field: name, Message: "is not a parameter of this request"})
+			wrong.sayf(name, "is not a parameter of this request")
 		} else if len(values) > 1 {
-			wrong = append(wrong, entity.FieldError{Field: name, Message: "is there more than once"})
+			wrong.sayf(name, "is there more than once")
 		}
 	}
 
-	if len(wrong) > 0 {
-		return invalid(wrong...)
-	}
-
-	return nil
+	return wrong.err()
 }
 
-// contractErrors sorts by field what does not fit the contract.
+// contractErrors says by field what does not fit the contract.
 func contractErrors(err error) []entity.FieldError {
+	root := ""
+
 	// The outermost error counts: one of a parameter holds those of its schema.
 	switch typed := err.(type) { //nolint:errorlint // as above
 	case openapi3.MultiError:
@@ -113,32 +112,19 @@ func contractErrors(err error) []entity.FieldError {
 
 		return out
 	case *openapi3filter.RequestError:
-		return requestErrors(typed)
-	default:
-		return named(entity.SchemaErrors("", err))
-	}
-}
+		if typed.Parameter != nil {
+			root = typed.Parameter.Name
+		}
 
-func requestErrors(err *openapi3filter.RequestError) []entity.FieldError {
-	root := ""
-	if err.Parameter != nil {
-		root = err.Parameter.Name
-	}
-
-	if err.Err != nil {
-		return named(entity.SchemaErrors(root, err.Err))
-	}
-
-	return named([]entity.FieldError{{Field: root, Message: err.Reason}})
-}
-
-// named gives errors of the body as a whole a field.
-func named(list []entity.FieldError) []entity.FieldError {
-	for i := range list {
-		if list[i].Field == "" {
-			list[i].Field = "body"
+		if err = typed.Err; err == nil {
+			err = errors.New(typed.Reason)
 		}
 	}
 
-	return list
+	out := entity.SchemaErrors(root, err)
+	for i := range out {
+		out[i].Field = cmp.Or(out[i].Field, "body")
+	}
+
+	return out
 }

@@ -50,12 +50,12 @@ func (s *Server) tell(r store.Resource) openapi.Resource {
 // href is the path of a resource: below its owner if it has one. A resource whose kind is
 // not registered any more is among all resources alone.
 func (s *Server) href(kind, id, ownerKind, ownerID string) string {
-	found, known := s.registry.ByKind(kind)
-	if !known {
+	found := s.registry.ByKind(kind)
+	if found == nil {
 		return BasePath + "/resources/" + id
 	}
 
-	if owner, known := s.registry.ByKind(ownerKind); known && ownerID != "" {
+	if owner := s.registry.ByKind(ownerKind); owner != nil && ownerID != "" {
 		return BasePath + "/" + owner.Plural + "/" + ownerID + "/" + found.Plural + "/" + id
 	}
 

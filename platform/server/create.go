@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,17 +30,16 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 		return answer{}, err
 	}
 
-	var wrong []entity.FieldError
+	wrong := faults(kind.CheckSpec(body.Spec))
 	if what := kind.CheckName(body.Name); what != "" {
-		wrong = append(wrong, entity.FieldError{Field: "name", Message: what})
+		wrong.sayf("name", "%s", what)
 	}
 
-	wrong = append(wrong, kind.CheckSpec(body.Spec)...)
-	wrong = append(wrong, checkLabels(body.Labels)...)
-	references, more := checkReferences(kind, body.References)
+	wrong.labels(body.Labels)
 
-	if wrong = append(wrong, more...); len(wrong) > 0 {
-		return answer{}, invalid(wrong...)
+	references := wrong.references(kind, body.References)
+	if err := wrong.err(); err != nil {
+		return answer{}, err
 	}
 
 	spec, err := json.Marshal(body.Spec)
@@ -52,16 +52,12 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 		return answer{}, fmt.Errorf("make id: %w", err)
 	}
 
-	var out store.Resource
-
-	err = s.write(ctx, func(ctx context.Context, u *requestTx) error {
-		out, err = u.create(ctx, at, kind, store.Resource{
+	out, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
+		return u.create(ctx, at, kind, store.Resource{
 			ID: id.String(), Kind: kind.Kind, Name: body.Name, Spec: spec, Labels: body.Labels, References: references,
 			Tenancy: maps.Clone(about(ctx).tenancy), Generation: 1, CreatedTime: u.now, UpdatedTime: u.now,
 			CreatedBy: u.caller, UpdatedBy: u.caller,
 		})
-
-		return err
 	})
 
 	return answer{http.StatusCreated, s.tell(out)}, err
@@ -69,14 +65,9 @@ func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCrea
 
 // kindToCreate is the kind of which one is made here.
 func (s *Server) kindToCreate(at scope, body openapi.ResourceCreate) (*entity.Kind, error) {
-	kind := at.kind
+	kind := cmp.Or(at.kind, s.registry.ByKind(body.Kind))
 	if kind == nil {
-		found, known := s.registry.ByKind(body.Kind)
-		if !known {
-			return nil, invalid(entity.FieldError{Field: "kind", Message: "has to be a registered kind"})
-		}
-
-		kind = found
+		return nil, invalid(entity.FieldError{Field: "kind", Message: "has to be a registered kind"})
 	}
 
 	if body.Kind != "" && body.Kind != kind.Kind {

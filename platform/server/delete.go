@@ -79,8 +79,7 @@ func (u *requestTx) delete(ctx context.Context, r store.Resource) (store.Resourc
 // lockTree locks what is below a resource, owners before what they own: once an owner is
 // locked nothing can be added to it.
 func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, error) {
-	out := &node{Resource: r}
-	out.kind, _ = u.registry.ByKind(r.Kind)
+	out := &node{Resource: r, kind: u.registry.ByKind(r.Kind)}
 
 	children, err := u.tx.Children(ctx, r.ID)
 	if err != nil {
@@ -181,8 +180,8 @@ func (u *requestTx) weakly(ctx context.Context, tree *node) ([]string, error) {
 }
 
 func (u *requestTx) isWeak(ref store.InboundRef) bool {
-	kind, known := u.registry.ByKind(ref.SourceKind)
-	if !known {
+	kind := u.registry.ByKind(ref.SourceKind)
+	if kind == nil {
 		return false
 	}
 
@@ -236,17 +235,13 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 }
 
 func (s *Server) forceDelete(ctx context.Context, at scope, body openapi.ForceDelete) (answer, error) {
-	var entry store.AuditEntry
-
-	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
+	entry, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.AuditEntry, error) {
 		r, err := u.find(ctx, u.tx.GetForUpdate, at)
 		if err != nil {
-			return err
+			return store.AuditEntry{}, err
 		}
 
-		entry, err = u.forceDelete(ctx, r, body.Reason)
-
-		return err
+		return u.forceDelete(ctx, r, body.Reason)
 	})
 	if err != nil {
 		return answer{}, err

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,11 +119,11 @@ func (k *keySet) refresh(ctx context.Context) error {
 	data, err := k.fetch(ctx)
 
 	var keys jose.JSONWebKeySet
-	if err == nil {
-		if err = json.Unmarshal(data, &keys); err != nil {
-			err = errors.New("the key set is not a JWKS document")
-		}
+	if err == nil && json.Unmarshal(data, &keys) != nil {
+		err = errors.New("the key set is not a JWKS document")
 	}
+
+	keys.Keys = slices.DeleteFunc(keys.Keys, unfit)
 
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,22 +134,14 @@ func (k *keySet) refresh(ctx context.Context) error {
 		return fmt.Errorf("read the issuer's keys: %w", err)
 	}
 
-	k.keys, k.read = publicKeys(keys), k.looked
+	k.keys, k.read = keys, k.looked
 
 	return nil
 }
 
-// publicKeys leaves out what could not check a signature safely.
-func publicKeys(keys jose.JSONWebKeySet) jose.JSONWebKeySet {
-	var out jose.JSONWebKeySet
-
-	for _, key := range keys.Keys {
-		if key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig") {
-			out.Keys = append(out.Keys, key)
-		}
-	}
-
-	return out
+// unfit says of a key that it could not check a signature safely.
+func unfit(key jose.JSONWebKey) bool {
+	return !key.Valid() || !key.IsPublic() || key.Use != "" && key.Use != "sig"
 }
 
 func (k *keySet) fetch(ctx context.Context) ([]byte, error) {

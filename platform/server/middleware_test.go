@@ -32,7 +32,7 @@ func TestPanic(t *testing.T) {
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, BasePath+"/clusters", http.NoBody))
 
 	var got openapi.Problem
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 500 || got.Code != string(CodeInternal) {
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 500 || got.Code != CodeInternal.ID {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 
@@ -41,18 +41,18 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestMeanings: every code has one, of the status that its category says.
-func TestMeanings(t *testing.T) {
+// TestCodes: every code has a title, and the status that its category says.
+func TestCodes(t *testing.T) {
 	t.Parallel()
 
-	for code, meaning := range Meanings() {
-		parts := strings.Split(string(code), "-")
-		if len(parts) != 3 || parts[0] != "HYPERFLEET" || meaning.Title == "" || http.StatusText(meaning.Status) == "" {
-			t.Errorf("%s: %+v", code, meaning)
+	for _, code := range Codes() {
+		parts := strings.Split(code.ID, "-")
+		if len(parts) != 3 || parts[0] != "HYPERFLEET" || code.Title == "" || http.StatusText(code.Status) == "" {
+			t.Errorf("%+v", *code)
 		}
 
-		if (meaning.Status == http.StatusNotFound) != (parts[1] == "NTF") || (meaning.Status == http.StatusConflict) != (parts[1] == "CNF") {
-			t.Errorf("%s is %d", code, meaning.Status)
+		if (code.Status == http.StatusNotFound) != (parts[1] == "NTF") || (code.Status == http.StatusConflict) != (parts[1] == "CNF") {
+			t.Errorf("%s is %d", code.ID, code.Status)
 		}
 	}
 }

@@ -4,8 +4,10 @@
 package server
 
 import (
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/getkin/kin-openapi/routers"
@@ -62,81 +64,41 @@ func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Req
 	})
 }
 
-// ServeHTTP answers what has no route, and methods that a route does not have, with a
-// problem.
+// refuseOthers registers the methods that the contract's paths do not have, each by its path:
+// POST to statuses is not the creation of a child, which a pattern of that would take it for.
+func (m *mux) refuseOthers() {
+	// A pattern of GET is one of HEAD, too.
+	methods := []string{
+		http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodConnect, http.MethodOptions, http.MethodTrace,
+	}
+
+	for path, item := range m.server.contract.Paths.Map() {
+		allowed := slices.Sorted(maps.Keys(item.Operations()))
+		allow := strings.Join(allowed, ", ")
+
+		for _, method := range methods {
+			if slices.Contains(allowed, method) {
+				continue
+			}
+
+			m.ServeMux.HandleFunc(method+" "+BasePath+path, func(w http.ResponseWriter, r *http.Request) {
+				m.server.fail(w, r, &Error{Code: CodeMethod, Detail: "the route takes " + allow, Allow: allow})
+			})
+		}
+	}
+}
+
+// ServeHTTP answers what has no route with a problem.
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if allow, wrong := wrongMethod(r); wrong {
-		m.server.fail(w, r, &Error{Code: CodeMethod, Detail: "the route takes " + allow, Allow: allow})
+	if _, pattern := m.Handler(r); pattern == "" {
+		m.server.fail(w, r, problem(CodeNoRoute, "the API has no route %s", r.URL.Path))
 
 		return
 	}
 
-	handler, pattern := m.Handler(r)
-	if pattern != "" {
-		m.ServeMux.ServeHTTP(w, r)
-
-		return
-	}
-
-	said := &silent{header: http.Header{}}
-	handler.ServeHTTP(said, r)
-
-	if said.status == http.StatusMethodNotAllowed {
-		allow := said.header.Get("Allow")
-		m.server.fail(w, r, &Error{Code: CodeMethod, Detail: "the route takes " + allow, Allow: allow})
-
-		return
-	}
-
-	m.server.fail(w, r, problem(CodeNoRoute, "the API has no route %s", r.URL.Path))
+	m.ServeMux.ServeHTTP(w, r)
 }
-
-// wrongMethod finds requests that the patterns would take for ones of a kind or of
-// children: POST to statuses is not the creation of a child.
-func wrongMethod(r *http.Request) (allow string, wrong bool) {
-	rest, found := strings.CutPrefix(r.URL.Path, BasePath+"/")
-	if !found {
-		return "", false
-	}
-
-	parts := strings.Split(rest, "/")
-	last := parts[len(parts)-1]
-
-	switch {
-	case len(parts) == 1 && last == "changes":
-		allow = "GET"
-	case len(parts) == 2 && parts[0] == "leases":
-		allow = "PUT"
-	case (len(parts) == 3 || len(parts) == 5) && last == "statuses":
-		allow = "GET, PUT"
-	case (len(parts) == 3 || len(parts) == 5) && last == "force-delete":
-		allow = "POST"
-	default:
-		return "", false
-	}
-
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-
-	return allow, !strings.Contains(allow, method)
-}
-
-// silent takes what the mux says where it has no route.
-type silent struct {
-	header http.Header
-	status int
-}
-
-// Header gives the headers.
-func (s *silent) Header() http.Header { return s.header }
-
-// Write drops the text.
-func (s *silent) Write(data []byte) (int, error) { return len(data), nil }
-
-// WriteHeader keeps the status.
-func (s *silent) WriteHeader(status int) { s.status = status }
 
 var variable = regexp.MustCompile(`{[^}]*}`)
 

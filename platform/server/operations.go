@@ -28,7 +28,7 @@ func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) { withBo
 
 // GetResource answers one.
 func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
-	out, err := s.matching(r.Context(), about(r.Context()).scope, or(params.Search, ""))
+	out, err := s.get(r.Context(), about(r.Context()).scope, or(params.Search, ""))
 	s.reply(w, r, out, err)
 }
 

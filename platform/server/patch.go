@@ -72,7 +72,7 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 func patched(
 	kind *entity.Kind, r store.Resource, body openapi.ResourcePatch,
 ) (next store.Resource, references map[string][]store.Ref, err error) {
-	var wrong []entity.FieldError
+	var wrong faults
 
 	next = r
 
@@ -85,22 +85,15 @@ func patched(
 	}
 
 	if body.Labels != nil {
-		wrong = append(wrong, checkLabels(*body.Labels)...)
+		wrong.labels(*body.Labels)
 		next.Labels = *body.Labels
 	}
 
 	if body.References != nil {
-		var more []entity.FieldError
-
-		references, more = checkReferences(kind, *body.References)
-		wrong = append(wrong, more...)
+		references = wrong.references(kind, *body.References)
 	}
 
-	if len(wrong) > 0 {
-		return r, nil, invalid(wrong...)
-	}
-
-	return next, references, nil
+	return next, references, wrong.err()
 }
 
 // sameJSON compares values and not their text: the database writes it its own way.

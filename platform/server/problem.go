@@ -21,66 +21,52 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// Code tells kinds of errors apart, for programs: HYPERFLEET-CAT-NUM.
-type Code string
-
-// The codes. docs/reference/fleet-api.md has them with what to do about each.
-const (
-	CodeInvalid      Code = "HYPERFLEET-VAL-001"
-	CodeQuery        Code = "HYPERFLEET-VAL-007"
-	CodeChildRoute   Code = "HYPERFLEET-VAL-101"
-	CodeTooLarge     Code = "HYPERFLEET-VAL-104"
-	CodeMedia        Code = "HYPERFLEET-VAL-105"
-	CodeMethod       Code = "HYPERFLEET-VAL-102"
-	CodeCursorGone   Code = "HYPERFLEET-VAL-103"
-	CodeUnknown      Code = "HYPERFLEET-AUT-001"
-	CodeNotTrusted   Code = "HYPERFLEET-AUT-002"
-	CodeForbidden    Code = "HYPERFLEET-AUZ-001"
-	CodeNoRoute      Code = "HYPERFLEET-NTF-000"
-	CodeNoResource   Code = "HYPERFLEET-NTF-001"
-	CodeExists       Code = "HYPERFLEET-CNF-001"
-	CodeInUse        Code = "HYPERFLEET-CNF-101"
-	CodeState        Code = "HYPERFLEET-CNF-003"
-	CodeInternal     Code = "HYPERFLEET-INT-001"
-	CodeRule         Code = "HYPERFLEET-INT-101"
-	CodeUnavailable  Code = "HYPERFLEET-SVC-001"
-	CodeKeysNotThere Code = "HYPERFLEET-SVC-101"
-)
-
-// Meaning is what a code says to every caller.
-type Meaning struct {
+// Code tells kinds of errors apart.
+type Code struct {
+	// ID is for programs: HYPERFLEET-CAT-NUM.
+	ID string
+	// Status and Title are what it says to every caller.
 	Status int
 	Title  string
 }
 
-// Meanings are those of all codes.
-func Meanings() map[Code]Meaning {
-	return map[Code]Meaning{
-		CodeInvalid:      {http.StatusBadRequest, "The request is not valid"},
-		CodeQuery:        {http.StatusBadRequest, "The query is not valid"},
-		CodeChildRoute:   {http.StatusUnprocessableEntity, "The kind is not created here"},
-		CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The request is too large"},
-		CodeMedia:        {http.StatusUnsupportedMediaType, "The media type is not taken"},
-		CodeMethod:       {http.StatusMethodNotAllowed, "The method is not allowed"},
-		CodeCursorGone:   {http.StatusGone, "The changes are not kept any more"},
-		CodeUnknown:      {http.StatusUnauthorized, "A token is needed"},
-		CodeNotTrusted:   {http.StatusUnauthorized, "The token is not valid"},
-		CodeForbidden:    {http.StatusForbidden, "The caller may not do this"},
-		CodeNoRoute:      {http.StatusNotFound, "There is no such route"},
-		CodeNoResource:   {http.StatusNotFound, "There is no such resource"},
-		CodeExists:       {http.StatusConflict, "The resource exists"},
-		CodeInUse:        {http.StatusConflict, "The resource is in use"},
-		CodeState:        {http.StatusConflict, "The state of the resource does not allow this"},
-		CodeInternal:     {http.StatusInternalServerError, "Something went wrong"},
-		CodeRule:         {http.StatusInternalServerError, "A rule for conditions failed"},
-		CodeUnavailable:  {http.StatusServiceUnavailable, "The database does not answer"},
-		CodeKeysNotThere: {http.StatusServiceUnavailable, "Tokens can not be checked"},
+// The codes. docs/reference/fleet-api.md has them with what to do about each.
+//
+//nolint:gochecknoglobals // they are not changed
+var (
+	CodeInvalid      = &Code{"HYPERFLEET-VAL-001", http.StatusBadRequest, "The request is not valid"}
+	CodeQuery        = &Code{"HYPERFLEET-VAL-007", http.StatusBadRequest, "The query is not valid"}
+	CodeChildRoute   = &Code{"HYPERFLEET-VAL-101", http.StatusUnprocessableEntity, "The kind is not created here"}
+	CodeTooLarge     = &Code{"HYPERFLEET-VAL-104", http.StatusRequestEntityTooLarge, "The request is too large"}
+	CodeMedia        = &Code{"HYPERFLEET-VAL-105", http.StatusUnsupportedMediaType, "The media type is not taken"}
+	CodeMethod       = &Code{"HYPERFLEET-VAL-102", http.StatusMethodNotAllowed, "The method is not allowed"}
+	CodeCursorGone   = &Code{"HYPERFLEET-VAL-103", http.StatusGone, "The changes are not kept any more"}
+	CodeUnknown      = &Code{"HYPERFLEET-AUT-001", http.StatusUnauthorized, "A token is needed"}
+	CodeNotTrusted   = &Code{"HYPERFLEET-AUT-002", http.StatusUnauthorized, "The token is not valid"}
+	CodeForbidden    = &Code{"HYPERFLEET-AUZ-001", http.StatusForbidden, "The caller may not do this"}
+	CodeNoRoute      = &Code{"HYPERFLEET-NTF-000", http.StatusNotFound, "There is no such route"}
+	CodeNoResource   = &Code{"HYPERFLEET-NTF-001", http.StatusNotFound, "There is no such resource"}
+	CodeExists       = &Code{"HYPERFLEET-CNF-001", http.StatusConflict, "The resource exists"}
+	CodeInUse        = &Code{"HYPERFLEET-CNF-101", http.StatusConflict, "The resource is in use"}
+	CodeState        = &Code{"HYPERFLEET-CNF-003", http.StatusConflict, "The state of the resource does not allow this"}
+	CodeInternal     = &Code{"HYPERFLEET-INT-001", http.StatusInternalServerError, "Something went wrong"}
+	CodeRule         = &Code{"HYPERFLEET-INT-101", http.StatusInternalServerError, "A rule for conditions failed"}
+	CodeUnavailable  = &Code{"HYPERFLEET-SVC-001", http.StatusServiceUnavailable, "The database does not answer"}
+	CodeKeysNotThere = &Code{"HYPERFLEET-SVC-101", http.StatusServiceUnavailable, "Tokens can not be checked"}
+)
+
+// Codes are all of them.
+func Codes() []*Code {
+	return []*Code{
+		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMedia, CodeMethod, CodeCursorGone, CodeUnknown,
+		CodeNotTrusted, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
+		CodeRule, CodeUnavailable, CodeKeysNotThere,
 	}
 }
 
 // Error is an answer that is a problem.
 type Error struct {
-	Code   Code
+	Code   *Code
 	Detail string
 	// Fields are what is wrong field by field.
 	Fields []entity.FieldError
@@ -94,7 +80,7 @@ type Error struct {
 func (e *Error) Error() string {
 	var text strings.Builder
 
-	text.WriteString(string(e.Code) + ": " + e.Detail)
+	text.WriteString(e.Code.ID + ": " + e.Detail)
 
 	for _, field := range e.Fields {
 		text.WriteString("; " + field.Field + " " + field.Message)
@@ -110,7 +96,7 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-func problem(code Code, format string, args ...any) *Error {
+func problem(code *Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
@@ -133,60 +119,43 @@ func notFound(kind, id string) *Error {
 
 // asProblem makes an *Error of any error. What is not known is told as little as possible.
 func asProblem(err error) *Error {
-	if known, ok := errors.AsType[*Error](err); ok {
-		return known
-	}
-
-	if ours, ok := ofStore(err); ok {
-		return ours
-	}
-
-	return &Error{Code: CodeInternal, Detail: "the log of the API has the cause under the trace or request id", Cause: err}
-}
-
-// ofStore makes a problem of what the store says; false if it is none of the caller's.
-func ofStore(err error) (*Error, bool) {
 	var (
+		known  *Error
 		target *store.TargetError
 		query  *search.Error
 	)
 
 	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &target) && target.Problem == store.TargetDeleting:
+		return problem(CodeState, "references.%s: %s is being deleted", target.Type, target.ID)
 	case errors.As(err, &target):
-		return ofTarget(target), true
+		return invalid(entity.FieldError{Field: "references." + target.Type, Message: target.ID + ": " + target.Problem})
 	case errors.As(err, &query):
-		return &Error{Code: CodeQuery, Detail: query.Error()}, true
+		return &Error{Code: CodeQuery, Detail: query.Error()}
 	case errors.Is(err, store.ErrUnstorable):
 		return &Error{
 			Code: CodeInvalid, Detail: "a value can not be stored: a NUL character, or nesting without end", Cause: err,
-		}, true
+		}
 	case errors.Is(err, store.ErrOwnerDeleting):
-		return problem(CodeState, "the parent is being deleted"), true
+		return problem(CodeState, "the parent is being deleted")
 	case errors.Is(err, store.ErrCursorGone):
-		return problem(CodeCursorGone, "list the resources, and follow the changes from a new cursor"), true
+		return problem(CodeCursorGone, "list the resources, and follow the changes from a new cursor")
 	case errors.Is(err, store.ErrCursorMalformed):
-		return invalid(entity.FieldError{Field: "after", Message: "is not a cursor of an earlier answer"}), true
+		return invalid(entity.FieldError{Field: "after", Message: "is not a cursor of an earlier answer"})
 	case errors.Is(err, store.ErrUnavailable):
-		return &Error{Code: CodeUnavailable, Detail: "try again", Cause: err}, true
+		return &Error{Code: CodeUnavailable, Detail: "try again", Cause: err}
 	default:
-		return nil, false
+		return &Error{Code: CodeInternal, Detail: "the log of the API has the cause under the trace or request id", Cause: err}
 	}
-}
-
-func ofTarget(err *store.TargetError) *Error {
-	if err.Problem == store.TargetDeleting {
-		return problem(CodeState, "references.%s: %s is being deleted", err.Type, err.ID)
-	}
-
-	return invalid(entity.FieldError{Field: "references." + err.Type, Message: err.ID + ": " + err.Problem})
 }
 
 // writeProblem answers with a problem.
 func writeProblem(w http.ResponseWriter, r *http.Request, what *Error, now time.Time) {
-	meaning := Meanings()[what.Code]
 	body := openapi.Problem{
-		Code: string(what.Code), Detail: what.Detail, Instance: r.URL.Path, Status: meaning.Status,
-		Timestamp: &now, Title: meaning.Title, Type: "urn:hyperfleet:problem:" + string(what.Code),
+		Code: what.Code.ID, Detail: what.Detail, Instance: r.URL.Path, Status: what.Code.Status,
+		Timestamp: &now, Title: what.Code.Title, Type: "urn:hyperfleet:problem:" + what.Code.ID,
 		Errors: what.Fields,
 	}
 
@@ -202,14 +171,14 @@ func writeProblem(w http.ResponseWriter, r *http.Request, what *Error, now time.
 		header.Set("Allow", what.Allow)
 	}
 
-	if meaning.Status == http.StatusUnauthorized {
+	if what.Code.Status == http.StatusUnauthorized {
 		header.Set("WWW-Authenticate", "Bearer")
 	}
 
-	if meaning.Status == http.StatusServiceUnavailable {
+	if what.Code.Status == http.StatusServiceUnavailable {
 		header.Set("Retry-After", "1")
 	}
 
-	w.WriteHeader(meaning.Status)
+	w.WriteHeader(what.Code.Status)
 	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // of texts and numbers alone
 }

@@ -19,15 +19,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-func (s *Server) get(ctx context.Context, at scope) (answer, error) {
-	found, err := s.find(ctx, s.store.Get, at)
+// get reads a resource that a condition, if there is one, has to hold for.
+func (s *Server) get(ctx context.Context, at scope, condition string) (answer, error) {
+	resource, err := s.find(ctx, s.store.Get, at)
 
-	return answer{http.StatusOK, s.tell(found)}, err
-}
-
-// matching is get for a resource that a condition has to hold for.
-func (s *Server) matching(ctx context.Context, at scope, condition string) (answer, error) {
-	out, err := s.get(ctx, at)
+	out := answer{http.StatusOK, s.tell(resource)}
 	if err != nil || condition == "" {
 		return out, err
 	}
@@ -213,11 +209,7 @@ func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (
 // knownKind refuses a kind that is not registered: of a misspelt one there is never
 // anything.
 func (s *Server) knownKind(kind *string) error {
-	if kind == nil || *kind == "" {
-		return nil
-	}
-
-	if _, known := s.registry.ByKind(*kind); !known {
+	if name := or(kind, ""); name != "" && s.registry.ByKind(name) == nil {
 		return invalid(entity.FieldError{Field: "kind", Message: "is not a registered kind"})
 	}
 
@@ -226,8 +218,8 @@ func (s *Server) knownKind(kind *string) error {
 
 // ownerKind is the kind of a changed resource's owner.
 func (s *Server) ownerKind(change store.Change) string {
-	kind, known := s.registry.ByKind(change.Kind)
-	if !known || kind.Parent == nil || change.OwnerID == "" {
+	kind := s.registry.ByKind(change.Kind)
+	if kind == nil || kind.Parent == nil || change.OwnerID == "" {
 		return ""
 	}
 

@@ -28,74 +28,61 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 		return answer{}, err
 	}
 
-	if wrong := checkReport(report, s.now()); len(wrong) > 0 {
-		return answer{}, invalid(wrong...)
+	var wrong faults
+	if wrong.report(report, s.now()); len(wrong) > 0 {
+		return answer{}, wrong.err()
 	}
 
-	var (
-		stored  openapi.AdapterStatus
-		discard string
-	)
+	return write(ctx, s, func(ctx context.Context, u *requestTx) (answer, error) { return u.report(ctx, at, report) })
+}
 
-	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
-		var err error
-
-		stored, discard, err = u.report(ctx, at, report)
-
-		return err
-	})
+func (u *requestTx) report(ctx context.Context, at scope, report openapi.StatusReport) (answer, error) {
+	r, all, err := u.lockForReport(ctx, at)
 	if err != nil {
 		return answer{}, err
 	}
 
-	if discard != "" {
-		s.log.DebugContext(ctx, "a report was discarded", slog.String("resource", at.id),
-			slog.String("adapter", report.Adapter), slog.String("why", discard))
-
-		return answer{status: http.StatusNoContent}, nil
-	}
-
-	return answer{http.StatusCreated, stored}, nil
-}
-
-func (u *requestTx) report(
-	ctx context.Context, at scope, report openapi.StatusReport,
-) (stored openapi.AdapterStatus, discard string, err error) {
-	r, all, err := u.lockForReport(ctx, at)
-	if err != nil {
-		return stored, "", err
-	}
-
 	kind, err := u.kindOf(r)
 	if err != nil {
-		return stored, "", err
+		return answer{}, err
 	}
 
 	if !u.mayBeAdapter(kind, report.Adapter) {
-		return stored, "", invalid(entity.FieldError{
+		return answer{}, invalid(entity.FieldError{
 			Field: "adapter", Message: "is not known for " + kind.Kind + ": name it in adapters, or in the kind's required_adapters",
 		})
 	}
 
 	before := of(all, report.Adapter)
 
-	if discard = conditions.Discard(report, before, r.Generation); discard != "" {
-		return stored, discard, nil
+	if discard := conditions.Discard(report, before, r.Generation); discard != "" {
+		u.log.DebugContext(ctx, "a report was discarded", slog.String("resource", at.id),
+			slog.String("adapter", report.Adapter), slog.String("why", discard))
+
+		return answer{status: http.StatusNoContent}, nil
 	}
 
-	stored = conditions.Store(report, before, u.now)
+	stored := conditions.Store(report, before, u.now)
 	if err := u.tx.PutStatus(ctx, r.ID, stored); err != nil {
-		return stored, "", err
+		return answer{}, err
 	}
+
+	out := answer{http.StatusCreated, stored}
 
 	if !conditions.Counts(stored) {
-		return stored, "", nil
+		return out, nil
 	}
 
 	// The lock keeps them as they are.
 	u.statuses = map[string][]openapi.AdapterStatus{r.ID: with(all, stored)}
 
-	return stored, "", u.aggregate(ctx, kind, r)
+	// Other conditions follow, or the end of the resource and of owners that wait for it.
+	gone, err := u.settleOrGo(ctx, kind, &r)
+	if err == nil && gone {
+		err = u.lookAgain(ctx, r.OwnerID)
+	}
+
+	return out, err
 }
 
 // mayBeAdapter says whether an adapter is one that the configuration names: each that has
@@ -183,15 +170,4 @@ func with(all []openapi.AdapterStatus, one openapi.AdapterStatus) []openapi.Adap
 	}
 
 	return slices.Insert(out, at, one)
-}
-
-// aggregate is what follows from a report: other conditions, or the end of the resource
-// and of owners that were waiting for it.
-func (u *requestTx) aggregate(ctx context.Context, kind *entity.Kind, r store.Resource) error {
-	gone, err := u.settleOrGo(ctx, kind, &r)
-	if err != nil || !gone {
-		return err
-	}
-
-	return u.lookAgain(ctx, r.OwnerID)
 }

@@ -35,24 +35,27 @@ type started struct {
 	deleting bool
 }
 
-// write runs a transaction; what is given may run more than once.
-func (s *Server) write(ctx context.Context, run func(ctx context.Context, u *requestTx) error) error {
+// write gives what a transaction does; it may run more than once.
+func write[T any](
+	ctx context.Context, s *Server, run func(ctx context.Context, u *requestTx) (T, error),
+) (out T, err error) {
 	var last *requestTx
 
-	err := s.store.InTx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = s.store.InTx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		last = &requestTx{Server: s, tx: tx, now: s.now(), caller: about(ctx).caller.name}
+		out, err = run(ctx, last)
 
-		return run(ctx, last)
+		return err
 	})
 	if err != nil {
-		return err
+		return out, err
 	}
 
 	for _, one := range last.started {
 		s.metrics.started(one.kind, one.deleting)
 	}
 
-	return nil
+	return out, nil
 }
 
 // change does something with the resource that a scope names, which is locked, and answers
@@ -61,15 +64,13 @@ func (s *Server) change(
 	ctx context.Context, at scope, status int,
 	do func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error),
 ) (answer, error) {
-	var out store.Resource
-
-	err := s.write(ctx, func(ctx context.Context, u *requestTx) error {
+	out, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
 		r, err := u.find(ctx, u.tx.GetForUpdate, at)
-		if err == nil {
-			out, err = do(ctx, u, r)
+		if err != nil {
+			return r, err
 		}
 
-		return err
+		return do(ctx, u, r)
 	})
 
 	return answer{status, s.tell(out)}, err
@@ -111,8 +112,8 @@ func (s *Server) find(
 // configuration can be read, and not changed: that its kind is not registered does not mean
 // that it is gone.
 func (s *Server) kindOf(r store.Resource) (*entity.Kind, error) {
-	kind, found := s.registry.ByKind(r.Kind)
-	if !found {
+	kind := s.registry.ByKind(r.Kind)
+	if kind == nil {
 		return nil, problem(CodeState, "kind %s is not registered any more", r.Kind)
 	}
 
@@ -294,8 +295,8 @@ func (u *requestTx) lookAgain(ctx context.Context, id string) error {
 			return err
 		}
 
-		kind, found := u.registry.ByKind(r.Kind)
-		if !found {
+		kind := u.registry.ByKind(r.Kind)
+		if kind == nil {
 			return nil
 		}
 

@@ -29,8 +29,8 @@ func (s *Server) scopeOf(r *http.Request) (scope, error) {
 		return scope{id: id}, nil
 	}
 
-	kind, found := s.registry.ByPlural(plural)
-	if !found {
+	kind := s.registry.ByPlural(plural)
+	if kind == nil {
 		return scope{}, problem(CodeNoRoute, "there is no collection %s", plural)
 	}
 
@@ -39,8 +39,8 @@ func (s *Server) scopeOf(r *http.Request) (scope, error) {
 		return scope{kind: kind, id: id}, nil
 	}
 
-	child, found := s.registry.ByPlural(children)
-	if !found || child.Parent != kind {
+	child := s.registry.ByPlural(children)
+	if child == nil || child.Parent != kind {
 		return scope{}, problem(CodeNoRoute, "%s have no collection %s", plural, children)
 	}
 

@@ -155,6 +155,7 @@ func (s *Server) route() error {
 		BaseURL: BasePath, BaseRouter: routes,
 		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, malformed(err)) },
 	})
+	routes.refuseOthers()
 
 	return errors.Join(routes.errs...)
 }

@@ -56,11 +56,12 @@ func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) (Identity, er
 	id := identityOf(object, kind, labels[adapter.LabelAdapter], labels[adapter.LabelResourceID])
 	value := object.GetAnnotations()[adapter.AnnotationIdentity]
 
-	if id.Adapter == "" || id.ResourceID == "" || value == "" {
-		return Identity{}, fmt.Errorf("verify %s: %w", objectName(kind, id.Namespace, id.Name), ErrNoIdentity)
+	err := ErrNoIdentity
+	if id.Adapter != "" && id.ResourceID != "" && value != "" {
+		err = k.check(value, id)
 	}
 
-	if err := k.check(value, id); err != nil {
+	if err != nil {
 		return Identity{}, fmt.Errorf("verify %s: %w", objectName(kind, id.Namespace, id.Name), err)
 	}
 

@@ -92,9 +92,7 @@ func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation str
 // there is a change, after Wait, or when ctx or the store ends. Errors: ErrCursorGone,
 // ErrCursorMalformed.
 func (s *Store) Changes(ctx context.Context, query ChangeQuery) (Feed, error) {
-	query.Limit = cmp.Or(max(query.Limit, 0), defaultChanges)
-
-	query.Limit = min(query.Limit, maxChanges)
+	query.Limit = min(cmp.Or(max(query.Limit, 0), defaultChanges), maxChanges)
 
 	if query.After == "" {
 		return s.feedNow(ctx)
@@ -225,10 +223,6 @@ func pageAfter(ctx context.Context, queries *db.Queries, at cursor, params db.Li
 		return changesPage{}, ErrCursorGone
 	}
 
-	return pageOf(at, rows, int(params.AtMost), state), nil
-}
-
-func pageOf(at cursor, rows []db.ListChangesRow, limit int, state db.FeedHorizonRow) changesPage {
 	page := changesPage{
 		next: cursor{epoch: at.epoch, seq: max(at.seq, state.Horizon)},
 		soon: state.Horizon < state.Drawn,
@@ -241,9 +235,9 @@ func pageOf(at cursor, rows []db.ListChangesRow, limit int, state db.FeedHorizon
 		})
 	}
 
-	if len(rows) == limit {
+	if len(rows) == int(params.AtMost) {
 		page.next.seq = rows[len(rows)-1].Seq
 	}
 
-	return page
+	return page, nil
 }

@@ -58,7 +58,7 @@ func (s *Store) pruneSome(parent context.Context, kept time.Duration) (int64, er
 
 	var removed int64
 
-	err := s.once(ctx, pgx.TxOptions{}, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		queries := s.queries.WithTx(tx)
 
 		mine, err := queries.LockPruning(ctx, pruneLock)

@@ -53,14 +53,9 @@ type Ref struct {
 	Kind string `json:"kind"`
 }
 
-// InboundRef is a reference seen from its target.
-type InboundRef struct {
-	SourceID   string
-	SourceKind string
-	Type       string
-	// SourceDeleting: the source's own deletion was asked for.
-	SourceDeleting bool
-}
+// InboundRef is a reference seen from its target. SourceDeleting: the source's own deletion
+// was asked for.
+type InboundRef = db.InboundReferencesRow
 
 // maxTenancy bounds the JSON of a tenancy in bytes: it is part of the index of names,
 // whose entries have at most some 2,700 bytes.

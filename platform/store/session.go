@@ -14,7 +14,7 @@ import (
 )
 
 // session is a transaction that goes to the server seldom: reads that don't depend on each
-// other (together) go at once, begin with the first of them, and what is written later (later)
+// other (together) go at once, begin with the first of them, and what is written later (Tx.later)
 // before the next query, or with the commit.
 type session struct {
 	conn *pgx.Conn
@@ -27,17 +27,6 @@ func newSession(conn *pgx.Conn) *session {
 	s.unsent.Queue("begin")
 
 	return s
-}
-
-// later queues statements whose answer nobody waits for: their errors are those of the
-// next query, or of the commit.
-type later struct{ *session }
-
-// Exec queues.
-func (l later) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	l.unsent.Queue(sql, args...)
-
-	return pgconn.CommandTag{}, nil
 }
 
 // Exec implements db.DBTX.
@@ -141,14 +130,15 @@ func (r noRow) Scan(...any) error { return r.err }
 
 var errNoAnswer = errors.New("there is no answer yet")
 
-// asked notes queries.
+// asked notes queries. The errors of statements whose answer nobody waits for are those of
+// the next query, or of the commit.
 type asked struct{ batch *pgx.Batch }
 
 // Exec implements db.DBTX.
 func (a asked) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	a.batch.Queue(sql, args...)
 
-	return pgconn.CommandTag{}, errNoAnswer
+	return pgconn.CommandTag{}, nil
 }
 
 // Query implements db.DBTX.

@@ -210,7 +210,7 @@ func (s *Store) inSession(
 	session := newSession(conn.Conn())
 	defer session.rollback(ctx)
 
-	tx := &Tx{queries: db.New(session), later: db.New(later{session}), session: session}
+	tx := &Tx{queries: db.New(session), later: db.New(asked{&session.unsent}), session: session}
 	if err := run(ctx, tx); err != nil {
 		return false, false, err
 	}
@@ -236,26 +236,8 @@ func (s *Store) snapshot(parent context.Context, run func(ctx context.Context, t
 	return s.read(parent, func(ctx context.Context, _ *db.Queries) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 
-		return s.once(ctx, options, func(tx pgx.Tx) error { return run(ctx, tx) })
+		return pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return run(ctx, tx) })
 	})
-}
-
-// once runs one transaction.
-func (s *Store) once(ctx context.Context, options pgx.TxOptions, run func(pgx.Tx) error) error {
-	tx, err := s.pool.BeginTx(ctx, options)
-	if err != nil {
-		return err
-	}
-
-	// After a commit it does nothing; else, if it does not work, the connection is given up,
-	// and the server rolls back.
-	defer tx.Rollback(ctx) //nolint:errcheck // see above
-
-	if err := run(tx); err != nil {
-		return err
-	}
-
-	return tx.Commit(ctx)
 }
 
 // again says whether to run again what has ended with an error. When the server was

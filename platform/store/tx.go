@@ -265,14 +265,9 @@ func (tx *Tx) Children(ctx context.Context, id string) ([]Resource, error) {
 // InboundReferences reads who refers to resources, also to those that are gone, ordered by
 // who refers.
 func (tx *Tx) InboundReferences(ctx context.Context, ids ...string) ([]InboundRef, error) {
-	rows, err := tx.queries.InboundReferences(ctx, ids)
+	refs, err := tx.queries.InboundReferences(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("list references to %s: %w", strings.Join(ids, ", "), explain(err))
-	}
-
-	refs := make([]InboundRef, 0, len(rows))
-	for _, row := range rows {
-		refs = append(refs, InboundRef(row))
 	}
 
 	return refs, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+	"k8s.io/client-go/tools/cache"
 )
 
 // What became of an object.
@@ -106,15 +107,6 @@ func (i *Item) order() string {
 	return strings.Join([]string{i.Outcome, i.Kind, i.APIVersion, i.Namespace, i.Name, i.UID}, "\x00")
 }
 
-// name of the object, for people.
-func (i *Item) name() string {
-	if i.Namespace == "" {
-		return i.Kind + " " + i.Name
-	}
-
-	return i.Kind + " " + i.Namespace + "/" + i.Name
-}
-
 // Print writes the report for people.
 func (r *Report) Print(w io.Writer) error {
 	var out strings.Builder
@@ -123,7 +115,8 @@ func (r *Report) Print(w io.Writer) error {
 		english.Plural(r.Kinds, "kind", ""), english.Plural(r.Resources, "resource", ""), r.Gone)
 
 	for _, item := range r.Items {
-		fmt.Fprintf(&out, "  %-12s %s (adapter %s, resource %s)", item.Outcome, item.name(), item.Adapter, item.ResourceID)
+		fmt.Fprintf(&out, "  %-12s %s %s (adapter %s, resource %s)", item.Outcome, item.Kind,
+			cache.NewObjectName(item.Namespace, item.Name), item.Adapter, item.ResourceID)
 
 		if item.Reason != "" {
 			fmt.Fprintf(&out, ": %s", item.Reason)
