@@ -37,12 +37,12 @@ func (f *faults) sayf(field, format string, args ...any) {
 }
 
 // err is nil if nothing is wrong.
-func (f faults) err() error {
-	if len(f) == 0 {
+func (f *faults) err() error {
+	if len(*f) == 0 {
 		return nil
 	}
 
-	return invalid(f...)
+	return invalid(*f...)
 }
 
 // labels holds labels to the rules of Kubernetes.

@@ -29,8 +29,11 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 	}
 
 	var wrong faults
-	if wrong.report(report, s.now()); len(wrong) > 0 {
-		return answer{}, wrong.err()
+
+	wrong.report(report, s.now())
+
+	if err := wrong.err(); err != nil {
+		return answer{}, err
 	}
 
 	return write(ctx, s, func(ctx context.Context, u *requestTx) (answer, error) { return u.report(ctx, at, report) })
