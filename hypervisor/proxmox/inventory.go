@@ -43,7 +43,7 @@ func (p *Provider) maybeOurs(r resource) bool {
 	return r.Type == "qemu" && !bool(r.Template) && (inRange || hasOperatorTag(p.id, r.Tags))
 }
 
-// looksAtOnce is how many machines that nothing is known of are looked at at a time: after a
+// looksAtOnce is how many machines of which nothing is known are read side by side: after a
 // restart these are all. Each node has its own bound below this.
 const looksAtOnce = 16
 
