@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -59,6 +61,7 @@ func StartWith(tb testing.TB, env *kube.Env, binary string, machines int) Restar
 	c := &crowd{Fleet: f, operators: newOperators(tb, f, binary, alone(), f.Env.Config, config.AreaRunners)}
 	f.Front.Serve(c.operators.front)
 	c.live()
+	f.Front.Serve(http.NotFoundHandler()) // the first machine goes on to report, which would be written
 	c.multiply(machines - 1)
 
 	before, begun := c.versions(), time.Now()
@@ -74,6 +77,7 @@ func StartWith(tb testing.TB, env *kube.Env, binary string, machines int) Restar
 
 	out := Restart{All: time.Since(begun)}
 	out.RSS = c.end()
+	tb.Logf("%d machines: all looked at after %s, %d MiB at the peak", machines, out.All.Round(time.Millisecond), out.RSS>>20)
 	c.unharmed(before)
 
 	return out
@@ -263,7 +267,8 @@ func (c *crowd) metric(name string) float64 {
 	return sum
 }
 
-// versions are those of the claims and of their template, by name.
+// versions are those of the claims by name, and when their template became ready: what it says of
+// the hypervisor may change, for it is another one.
 func (c *crowd) versions() map[string]string {
 	c.T.Helper()
 
@@ -285,7 +290,9 @@ func (c *crowd) versions() map[string]string {
 	}
 
 	for i := range templates.Items {
-		out["template "+templates.Items[i].Name] = templates.Items[i].ResourceVersion
+		if ready := meta.FindStatusCondition(templates.Items[i].Status.Conditions, step.Ready); ready != nil {
+			out["template "+templates.Items[i].Name] = string(ready.Status) + ready.LastTransitionTime.String()
+		}
 	}
 
 	return out
@@ -296,13 +303,15 @@ func (c *crowd) versions() map[string]string {
 func (c *crowd) unharmed(before map[string]string) {
 	c.T.Helper()
 
-	written, running := 0, 0
+	var written []string
 
 	for name, version := range c.versions() {
 		if before[name] != version {
-			written++
+			written = append(written, name)
 		}
 	}
+
+	running := 0
 
 	for _, vm := range c.PVE.Snapshot().VMs {
 		if vm.Status == "running" {
@@ -310,7 +319,8 @@ func (c *crowd) unharmed(before map[string]string) {
 		}
 	}
 
-	if machines := len(before) - 1; written > 0 || running != machines {
-		c.T.Errorf("%d of %d objects were written, %d VMs run\n%s", written, len(before), running, c.operators.Logs())
+	if machines := len(before) - 1; len(written) > 0 || running != machines {
+		c.T.Errorf("%d of %d objects were written: %.200q; %d VMs run\n%s",
+			len(written), len(before), written, running, c.operators.Logs())
 	}
 }
