@@ -6,7 +6,6 @@ package proxmox
 import (
 	"context"
 	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -53,48 +52,37 @@ func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownV
 	out := map[int]knownVM{}
 	live := p.ids.Live()
 
-	var mu sync.Mutex // of out, while machines are looked at
-
-	look, ctx := errgroup.WithContext(ctx)
-	look.SetLimit(looksAtOnce)
+	var unknown []resource
 
 	for id, r := range snap {
 		if !p.maybeOurs(r) {
 			continue
 		}
 
-		if known, ok := p.knownOf(r); ok {
-			if known.ours {
-				mu.Lock()
-				out[id] = known
-				mu.Unlock()
-			}
-
-			continue
-		}
-
-		// A machine that this process is making is not asked after.
-		if live[id] {
-			continue
-		}
-
-		look.Go(func() error {
-			known, err := p.identify(ctx, r)
-			if err != nil || !known.ours {
-				return err
-			}
-
-			mu.Lock()
-			defer mu.Unlock()
-
+		switch known, ok := p.knownOf(r); {
+		case ok && known.ours:
 			out[id] = known
+		// A machine that this process is making is not asked after.
+		case !ok && !live[id]:
+			unknown = append(unknown, r)
+		}
+	}
 
-			return nil
-		})
+	look, ctx := errgroup.WithContext(ctx)
+	look.SetLimit(looksAtOnce)
+
+	for _, r := range unknown {
+		look.Go(func() error { return p.identify(ctx, r) })
 	}
 
 	if err := look.Wait(); err != nil {
 		return nil, err
+	}
+
+	for _, r := range unknown {
+		if known, ok := p.knownOf(r); ok && known.ours {
+			out[r.VMID] = known
+		}
 	}
 
 	p.prune(snap, live)
@@ -114,29 +102,29 @@ func (p *Provider) knownOf(r resource) (knownVM, bool) {
 	return known, ok && (known.ours || known.key == keyOf(r.Name, r.Lock))
 }
 
-// identify finds out whose a listed machine is.
-func (p *Provider) identify(ctx context.Context, r resource) (knownVM, error) {
+// identify finds out whose a listed machine is, for knownOf.
+func (p *Provider) identify(ctx context.Context, r resource) error {
 	config, err := p.client.config(ctx, r.Node, r.VMID)
 	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) || reasonIs(err, reasonSilent) {
 		// A node that does not answer must not keep the others from getting machines: the
 		// machines of claims are found by the ids in their status, not here.
-		return knownVM{}, nil
+		return nil
 	}
 
 	if err != nil {
-		return knownVM{}, err
+		return err
 	}
 
 	record, err := ParseRecord(config["description"])
-	known := knownVM{
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.known[r.VMID] = knownVM{
 		key: keyOf(r.Name, r.Lock), ours: err == nil && p.id.owns(record, r.VMID), record: record, mac: macOf(config["net0"]),
 	}
 
-	p.mu.Lock()
-	p.known[r.VMID] = known
-	p.mu.Unlock()
-
-	return known, nil
+	return nil
 }
 
 // prune forgets machines that are not listed any more. Those that this process deals with may

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -215,17 +214,12 @@ func (c *crowd) own(name, uid string, vmid int) *strings.Replacer {
 // copyOf is the first machine under other names.
 func (c *crowd) copyOf(name, uid string, vmid int) pve.VM {
 	own := c.own(name, uid, vmid)
-	conf := maps.Clone(c.vm.Config)
-
-	for key, value := range conf {
-		if key == "description" || key == "name" || key == "tags" {
-			conf[key] = own.Replace(value)
-		}
-	}
 
 	return pve.VM{
 		VMID: vmid, Name: own.Replace(c.vm.Name), Node: c.vm.Node, Running: true, Storage: "local-lvm",
-		Config: map[string]string{"description": conf["description"], "tags": conf["tags"]},
+		Config: map[string]string{
+			"description": own.Replace(c.vm.Config["description"]), "tags": own.Replace(c.vm.Config["tags"]),
+		},
 	}
 }
 
