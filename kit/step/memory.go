@@ -120,6 +120,17 @@ func (m *memory) resume(obj client.Object) {
 	}
 }
 
+// release drops what is held of an object: it is as the server has it.
+func (m *memory) release(obj client.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if known := m.objects[obj.GetUID()]; known != nil {
+		known.held = nil
+		m.tidy(obj.GetUID())
+	}
+}
+
 // forget drops what is known of an object that is gone.
 func (m *memory) forget(obj client.Object) {
 	m.mu.Lock()

@@ -72,6 +72,52 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 	}
 }
 
+// What was held and came to nothing is no write: after a restart, an object that is ready once its
+// hypervisor is connected stays ready since the time that the server has.
+func TestWhatCameToNothingIsNotWritten(t *testing.T) {
+	t.Parallel()
+
+	world, obj := newWorld(t, fresh())
+	clk := clocktesting.NewFakePassiveClock(start)
+	runner := &step.Runner{Client: world.client, Controller: "widget", Clock: clk}
+	run := func(obj *widget, machine string, result step.Result) {
+		t.Helper()
+
+		steps := []step.Step[*widget]{{Condition: "A", Run: func(_ context.Context, w *widget) step.Result {
+			if machine != "" {
+				w.Status.MachineID = machine
+			}
+
+			return result
+		}}}
+
+		if _, err := step.Run(t.Context(), runner, obj, steps, obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	run(obj, "1", step.Done())
+
+	before := world.read(t)
+	runner = &step.Runner{Client: world.client, Controller: "widget", Clock: clk}
+
+	clk.SetTime(start.Add(time.Hour))
+	run(world.read(t), "2", step.Wait(time.Minute, "NotConnected", "x").Unhurried())
+	clk.SetTime(start.Add(time.Hour + time.Second))
+	run(world.read(t), "1", step.Done())
+
+	seen := world.read(t)
+	run(seen, "", step.Done()) // it is not what was held, either
+
+	if seen.Status.MachineID != "1" {
+		t.Errorf("machine %q, as was held and undone", seen.Status.MachineID)
+	}
+
+	if after := world.read(t); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("%d writes, the last: %s", world.statusPatches, world.lastPatch)
+	}
+}
+
 // A copy of the cache has its kind and may be without its managers, one that was read or written at
 // the API server is the other way round: what is held of the one does not take the other's away,
 // which the API server refuses.

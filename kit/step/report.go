@@ -25,6 +25,8 @@ const reasonPending = "Pending"
 type report struct {
 	obj Object
 	now metav1.Time
+	// server gives the conditions that the server has.
+	server func() []metav1.Condition
 }
 
 // step reports one step that was run, with what it had to say beside.
@@ -84,13 +86,19 @@ func (p *report) summary(last Result) {
 	}
 }
 
-// set writes one condition; its time changes only with its status.
+// set writes one condition; its time changes only with its status. One that is back at what the
+// server has, after passes that were held in memory, has not changed.
 func (p *report) set(condition string, status metav1.ConditionStatus, reason, message string) {
+	since := p.now
+	if was := meta.FindStatusCondition(p.server(), condition); was != nil && was.Status == status {
+		since = was.LastTransitionTime
+	}
+
 	meta.SetStatusCondition(p.obj.StatusConditions(), metav1.Condition{
 		Type:               condition,
 		Status:             status,
 		ObservedGeneration: p.obj.GetGeneration(),
-		LastTransitionTime: p.now,
+		LastTransitionTime: since,
 		Reason:             camel(reason),
 		Message:            trim(message),
 	})

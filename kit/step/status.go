@@ -84,8 +84,14 @@ func (w *writer) rebase() error {
 // replace it.
 func (w *writer) save(ctx context.Context) error {
 	diff, err := w.diff()
-	if err != nil || diff == nil {
+	if err != nil {
 		return err
+	}
+
+	if diff == nil {
+		w.runner.memory.release(w.obj)
+
+		return nil
 	}
 
 	patch, err := locked(diff, w.base.GetResourceVersion())

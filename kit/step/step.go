@@ -118,7 +118,7 @@ func Run[S any](ctx context.Context, r *Runner, obj Object, steps []Step[S], sco
 func run[S any](ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S, write *writer) Result {
 	ctx = runner.traced(ctx, obj)
 	now := runner.clock().Now()
-	rep := &report{obj: obj, now: metav1.NewTime(now)}
+	rep := &report{obj: obj, now: metav1.NewTime(now), server: write.conditions}
 	last := Done()
 
 	for i, step := range steps {

@@ -34,10 +34,13 @@ type Restart struct {
 	All time.Duration
 	// RSS is the operator's peak resident memory in bytes.
 	RSS int64
-	// Written are the claims that were written until then, and their template where it was not
-	// ready meanwhile.
+	// Written are the claims that were written until some seconds after that, and their template
+	// where it was not ready meanwhile.
 	Written []string
 }
+
+// settled is when all is written that an operator has held in memory, to write it with more.
+const settled = 7 * time.Second
 
 // crowd are claims whose machines wait for a job.
 type crowd struct {
@@ -78,6 +81,9 @@ func StartWith(tb testing.TB, env *kube.Env, binary string, machines int) Restar
 	}
 
 	out := Restart{All: time.Since(begun)}
+
+	time.Sleep(settled)
+
 	out.RSS = c.end()
 	tb.Logf("%d machines: all looked at after %s, %d MiB at the peak", machines, out.All.Round(time.Millisecond), out.RSS>>20)
 	out.Written = c.written(before)
