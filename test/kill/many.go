@@ -4,10 +4,7 @@
 package kill
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -26,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 // Restart is what a start of the operator took.
@@ -231,43 +229,12 @@ func (c *crowd) copyOf(name, uid string, vmid int) pve.VM {
 
 // metric is one of the operator's, of its controller of claims; -1 as long as it tells none.
 func (c *crowd) metric(name string) float64 {
-	ctx, cancel := context.WithTimeout(c.T.Context(), patience)
-	defer cancel()
-
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.operators.metrics+"/metrics", http.NoBody)
-	if err != nil {
-		c.T.Fatal(err)
-	}
-
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return -1
-	}
-	defer response.Body.Close() //nolint:errcheck // it was read
-
-	text, err := io.ReadAll(response.Body)
+	value, err := scrape.Sum(c.T.Context(), "http://"+c.operators.metrics+"/metrics", name, `"machineclaim"`)
 	if err != nil {
 		return -1
 	}
 
-	sum, told := 0.0, false
-
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, name+"{") || !strings.Contains(line, `"machineclaim"`) {
-			continue
-		}
-
-		var value float64
-		if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &value); err == nil {
-			sum, told = sum+value, true
-		}
-	}
-
-	if !told {
-		return -1
-	}
-
-	return sum
+	return value
 }
 
 // versions are those of the claims by name, and when their template became ready: what it says of

@@ -83,7 +83,7 @@ func TestHundredMachines(t *testing.T) {
 	w.eventually("the pool is not exhausted", func() bool {
 		return w.condition("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionFalse &&
 			w.condition("workers", "Ready") == metav1.ConditionTrue &&
-			w.metric(`kubevirt_ippool_exhausted{cluster="workers"}`) == "0"
+			w.metric("kubevirt_ippool_exhausted", `cluster="workers"`) == 0
 	})
 
 	for _, want := range []string{
@@ -116,7 +116,7 @@ func (w *world) exhausted(waiting int) {
 	}
 
 	w.eventually("the metric tells", func() bool {
-		return w.metric(`kubevirt_ippool_exhausted{cluster="workers"}`) == "1"
+		return w.metric("kubevirt_ippool_exhausted", `cluster="workers"`) == 1
 	})
 	w.eventually("events tell", func() bool { return w.hasEvent("PoolExhausted") })
 

@@ -56,7 +56,7 @@ func TestThousandMachines(t *testing.T) {
 
 		w.start()
 		w.eventually("a new process has read all back", func() bool {
-			return w.metric(`hyperfleet_ippool_free{family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"}`) == "3096"
+			return w.metric("hyperfleet_ippool_free", `family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"`) == 3096
 		})
 		w.eventually("its controllers work", func() bool {
 			return strings.Contains(w.logged()[logged:], `msg="Starting workers" controller=kubevirtmachine`)

@@ -6,9 +6,7 @@ package kubevirt_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/progress"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
@@ -241,31 +240,14 @@ func (w *world) logged() string {
 	return string(text)
 }
 
-// metric is the value of a metric; empty if it is not there.
-func (w *world) metric(name string) string {
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+w.metrics+"/metrics", http.NoBody)
+// metric is the value of a series; -1 if it is not there.
+func (w *world) metric(name, labels string) float64 {
+	value, err := scrape.Sum(w.t.Context(), "http://"+w.metrics+"/metrics", name, labels)
 	if err != nil {
-		w.t.Fatal(err)
+		return -1
 	}
 
-	reply, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return ""
-	}
-	defer reply.Body.Close()
-
-	text, err := io.ReadAll(reply.Body)
-	if err != nil {
-		return ""
-	}
-
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, name+" "); found {
-			return strings.TrimSpace(value)
-		}
-	}
-
-	return ""
+	return value
 }
 
 func (w *world) eventually(what string, holds func() bool) {

@@ -5,8 +5,8 @@ package platform_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 	"github.com/hyperfleet/hyperfleet/test/progress"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const (
@@ -229,7 +230,7 @@ func (w *world) start(names ...string) {
 		p := w.programs[name]
 
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		err := p.process.WaitReady(ctx, func(ctx context.Context) error { return get(ctx, p.health+"/readyz", io.Discard) })
+		err := p.process.WaitReady(ctx, func(ctx context.Context) error { return ready(ctx, p.health+"/readyz") })
 
 		cancel()
 
@@ -264,33 +265,19 @@ func (w *world) stopAll() {
 	}
 }
 
-// metric gives the sum of a metric's series whose labels contain the text.
+// metric gives the sum of a metric's series whose labels contain the text; 0 if there are none.
 func (w *world) metric(name, metric, labels string) float64 {
 	w.t.Helper()
 
-	var text strings.Builder
-
-	w.must(get(w.t.Context(), w.programs[name].metrics+"/metrics", &text))
-
-	sum := 0.0
-
-	for line := range strings.Lines(text.String()) {
-		rest, found := strings.CutPrefix(line, metric)
-		if !found || rest[0] != ' ' && rest[0] != '{' || !strings.Contains(rest, labels) {
-			continue
-		}
-
-		var value float64
-
-		if _, err := fmt.Sscan(rest[strings.LastIndexByte(rest, ' ')+1:], &value); err == nil {
-			sum += value
-		}
+	sum, err := scrape.Sum(w.t.Context(), w.programs[name].metrics+"/metrics", metric, labels)
+	if !errors.Is(err, scrape.ErrNone) {
+		w.must(err)
 	}
 
 	return sum
 }
 
-func get(ctx context.Context, url string, out io.Writer) error {
+func ready(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
@@ -301,10 +288,6 @@ func get(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	defer response.Body.Close()
-
-	if _, err := io.Copy(out, response.Body); err != nil {
-		return err
-	}
 
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", url, response.Status)

@@ -1,0 +1,61 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scrape_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/hyperfleet/hyperfleet/test/scrape"
+)
+
+// TestSum reads what Prometheus' own library writes.
+func TestSum(t *testing.T) {
+	t.Parallel()
+
+	registry := prometheus.NewRegistry()
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "calls"}, []string{"method", "path"})
+	other := prometheus.NewGauge(prometheus.GaugeOpts{Name: "calls_waiting"})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took_seconds"})
+
+	registry.MustRegister(calls, other, took)
+	calls.WithLabelValues("GET", "/a b").Add(2)
+	calls.WithLabelValues("PUT", "/a b").Add(3)
+	other.Set(-7)
+	took.Observe(0.25)
+	took.Observe(0.5)
+
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	defer server.Close()
+
+	for _, one := range []struct {
+		name, labels string
+		want         float64
+	}{
+		{"calls", "", 5}, {"calls", `method="GET"`, 2}, {"calls", `method="PUT",path="/a b"`, 3}, {"calls_waiting", "", -7},
+		{"took_seconds_sum", "", 0.75}, {"took_seconds_count", "", 2},
+	} {
+		if got, err := scrape.Sum(t.Context(), server.URL, one.name, one.labels); err != nil || got != one.want {
+			t.Errorf("Sum(%s{%s}) = %v, %v; want %v", one.name, one.labels, got, err, one.want)
+		}
+	}
+
+	for _, name := range []string{"call", "took"} {
+		if _, err := scrape.Sum(t.Context(), server.URL, name, ""); !errors.Is(err, scrape.ErrNone) {
+			t.Errorf("Sum(%s): %v, want that there is none", name, err)
+		}
+	}
+
+	refuses := httptest.NewServer(http.NotFoundHandler())
+	defer refuses.Close()
+
+	if _, err := scrape.Sum(t.Context(), refuses.URL, "calls", ""); err == nil || errors.Is(err, scrape.ErrNone) {
+		t.Errorf("Sum() of a page that is not there: %v", err)
+	}
+}
