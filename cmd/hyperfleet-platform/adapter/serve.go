@@ -225,6 +225,10 @@ func runAdapter(
 		return err
 	}
 
+	if held, ok := from.(*broker.Broker); ok {
+		defer held.Close()
+	}
+
 	// The watches end after the events that are in work, which read by them.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
