@@ -15,7 +15,7 @@ const goodSentinel = `
 resource_type: clusters
 resource_selector: [{label: tier, value: gold}]
 clients: {hyperfleet_api: {base_url: "http://127.0.0.1:1"}}
-broker: {type: memory}
+broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}
 message_decision:
   params:
     - {name: old, expr: 'now - condition("Reconciled").last_updated_time > duration("10s")'}
@@ -54,6 +54,7 @@ func TestSentinelValidate(t *testing.T) {
 		"numbers": {
 			config: goodSentinel, args: []string{"--page-size=500", "--poll-interval=1ms"}, want: []string{"page_size", "poll_interval"},
 		},
+		"another broker":  {config: goodSentinel, args: []string{"--broker-type=memory"}, want: []string{`broker.type: "memory": write rabbitmq`}},
 		"an unknown flag": {config: goodSentinel, args: []string{"--pol-interval=3s"}, want: []string{"--pol-interval"}},
 		"a bad level":     {config: goodSentinel, args: []string{"--log-level=loud"}, want: []string{"log.level"}},
 	} {
@@ -83,7 +84,7 @@ func TestSentinelValidate(t *testing.T) {
 func TestSentinelBrokerFile(t *testing.T) {
 	t.Setenv(sentinel.EnvBroker, file(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
 
-	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, "broker: {type: memory}\n", ""))
+	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
 	if err := runSentinel(t, "config", "validate", "--config", config); err != nil {
 		t.Fatal(err)
 	}

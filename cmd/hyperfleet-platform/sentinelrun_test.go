@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
+	"github.com/hyperfleet/hyperfleet/test/brokers"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
@@ -70,7 +71,8 @@ func try(ctx context.Context, url string) (string, error) {
 // TestRun starts the program as its users do, looks at what it tells of itself, and ends it.
 func TestSentinelRun(t *testing.T) {
 	health, metrics := loopback.Address(t), loopback.Address(t)
-	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, "http://127.0.0.1:1", serve(t)))
+	config := file(t, "sentinel.yaml", strings.NewReplacer(
+		"http://127.0.0.1:1", serve(t), "amqp://127.0.0.1:1", "amqp://"+brokers.StartRabbitMQ(t).Address).Replace(goodSentinel))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -19,45 +19,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
-// TestMemory holds the broker inside the process to what all brokers promise to one
-// subscription. There is no other, nor another process.
-func TestMemory(t *testing.T) {
+// TestQueue holds a queue to what a broker promises to one subscription.
+func TestQueue(t *testing.T) {
 	t.Parallel()
 
-	where := memorySite(t)
-
 	promises := alone()
-	promises["a topic has one subscription"] = testTaken
-	testPromises(t, where, promises)
+	promises["what came before is handled"] = testBefore
+	testPromises(t, &site{conf: common(), local: true, silence: quiet}, promises)
 }
 
-// testTaken: a second one is told.
-func testTaken(t *testing.T, where *site) {
+// testBefore: a queue keeps what comes before somebody handles it.
+func testBefore(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
+	b, topic, r := where.bus(t), topicOf(t), newRecord(t)
 
 	publish(t, b, topic, event(t, "a", 1))
 	start(t, b, topic, "first", r.handle)
 	publish(t, b, topic, event(t, "a", 2))
 	eventually(t, "it has what came before it, and after", func() bool { return total(r.copy()) == 2 })
-
-	if err := b.Subscribe(t.Context(), topic, "second", r.handle); err == nil {
-		t.Error("two subscriptions have a topic")
-	}
 }
 
-// shared is what a broker that processes share promises to several.
+// shared is what a broker that processes share promises beside that.
 func shared() map[string]func(*testing.T, *site) {
 	return map[string]func(*testing.T, *site){
-		"every subscription gets all, in order by key":  testFanOut,
-		"replicas share, and one follows another":       testReplicas,
-		"the next one begins when the last one is done": testHandOver,
-		"events of a holder that is gone are another's": testLostHolder,
+		"every subscription gets all, in order by key":          testFanOut,
+		"replicas share, and one follows another":               testReplicas,
+		"the next one begins when the last one is done":         testHandOver,
+		"events of a holder that is gone are another's":         testLostHolder,
+		"a closed broker ends when the last one is done":        testClose,
+		"a closed broker takes nothing, and bad names are told": testRefusals,
 	}
 }
 
-// alone is what every kind of broker promises.
+// alone is what is promised to one subscription, by a queue alone as well.
 func alone() map[string]func(*testing.T, *site) {
 	return map[string]func(*testing.T, *site){
 		"a failing event waits alone":     testRetry,
@@ -65,9 +60,8 @@ func alone() map[string]func(*testing.T, *site) {
 		"what is no event":                testMalformed,
 		"panics":                          testPanic,
 		"a slow handler is not disturbed": testSlow,
-		"the end waits":                   testClose,
+		"the end waits":                   testEnd,
 		"the same again is folded":        testFold,
-		"a closed broker takes nothing, and bad names are told": testRefusals,
 	}
 }
 
@@ -88,7 +82,7 @@ const (
 	perKey = 15
 )
 
-func publishAll(t *testing.T, b *broker.Broker, topic string) map[string][]int {
+func publishAll(t *testing.T, b bus, topic string) map[string][]int {
 	t.Helper()
 
 	want := map[string][]int{}
@@ -154,7 +148,7 @@ func testReplicas(t *testing.T, where *site) {
 func testRetry(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
+	b, topic := where.bus(t), topicOf(t)
 
 	var (
 		others atomic.Int32
@@ -200,7 +194,7 @@ func testRetry(t *testing.T, where *site) {
 func testDeadLetters(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
+	b, topic := where.bus(t), topicOf(t)
 
 	var tries sync.Map
 
@@ -268,7 +262,7 @@ func testDeadLetters(t *testing.T, where *site) {
 func testMalformed(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
+	b, topic := where.bus(t), topicOf(t)
 	dead := make(chan cloudevents.Event, 10)
 	r := newRecord(t)
 
@@ -301,7 +295,7 @@ func testMalformed(t *testing.T, where *site) {
 func testFold(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
+	b, topic := where.bus(t), topicOf(t)
 
 	var handled atomic.Int32
 

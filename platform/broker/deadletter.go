@@ -13,6 +13,7 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // DeadLetterSuffix makes the topic of dead letters of a topic's name.
@@ -75,37 +76,22 @@ func IsPoison(err error) bool {
 	return ok
 }
 
-// doom is why an event goes to the dead letters.
-type doom struct{ reason, text string }
-
-// judge says whether a failed event is given up; nil for another try. Dead letters that
-// nobody can handle stay what they are.
-func (l *lanes) judge(one *item, err error) *doom {
-	switch {
-	case strings.HasSuffix(l.topic, DeadLetterSuffix):
-		return nil
-	case IsPoison(err):
-		return &doom{reason: reasonPoison, text: err.Error()}
-	case one.tries >= l.broker.conf.MaxDeliveries:
-		return &doom{reason: ReasonExhausted, text: err.Error()}
-	default:
-		return nil
-	}
+// Letter is an event, and once it is given up, why.
+type Letter struct {
+	Event cloudevents.Event
+	// Tries is how often it was handed out.
+	Tries int
+	// Reason is poison, exhausted or malformed, Error what the last try said.
+	Reason, Error string
 }
 
-// bury publishes the dead letter.
-func (l *lanes) bury(one *item) error {
-	if strings.HasSuffix(l.topic, DeadLetterSuffix) {
-		l.log.Error("drop a dead letter that is no event", "reason", one.doomed.reason)
-
-		return nil
+// dead is what goes to the dead letters: the event, which says the same as the headers do.
+func (l Letter) dead(subscription string) (cloudevents.Event, amqp.Table) {
+	event := l.Event.Clone()
+	header := amqp.Table{
+		ExtensionReason: l.Reason, ExtensionError: line(l.Error),
+		ExtensionSubscription: subscription, ExtensionDeliveries: strconv.Itoa(max(l.Tries, 1)),
 	}
-
-	header := map[string]string{
-		ExtensionReason: one.doomed.reason, ExtensionError: line(one.doomed.text),
-		ExtensionSubscription: l.subscription, ExtensionDeliveries: strconv.Itoa(max(one.tries, 1)),
-	}
-	event := one.event.Clone()
 
 	for name, value := range header {
 		if value != "" {
@@ -113,29 +99,25 @@ func (l *lanes) bury(one *item) error {
 		}
 	}
 
+	return event, header
+}
+
+// bury publishes the dead letter.
+func (b *Broker) bury(topic, subscription string, l Letter) error {
+	event, header := l.dead(subscription)
+
 	body, err := json.Marshal(event)
 	if err != nil {
 		return fmt.Errorf("write dead letter: %w", err)
 	}
 
-	m := message{
-		id:     "dead/" + l.subscription + "/" + event.Source() + "/" + event.ID(),
-		header: header, body: body,
-	}
-
 	// The end of the subscription does not keep a dead letter from its place.
-	ctx, cancel := context.WithTimeout(l.broker.hard, publishTries*publishTimeout)
+	ctx, cancel := context.WithTimeout(b.life, publishTries*publishTimeout)
 	defer cancel()
 
-	if err := l.broker.send(ctx, l.topic+DeadLetterSuffix, m); err != nil {
-		return err
-	}
-
-	l.broker.metrics.deadLetters.WithLabelValues(l.topic, l.subscription, one.doomed.reason).Inc()
-	l.log.Error("event went to the dead letters", "event", event.ID(), "key", keyOf(event),
-		"reason", one.doomed.reason, "tries", one.tries, "error", line(one.doomed.text))
-
-	return nil
+	return b.send(ctx, topic+DeadLetterSuffix, amqp.Publishing{
+		MessageId: "dead/" + subscription + "/" + event.Source() + "/" + event.ID(), Headers: header, Body: body,
+	})
 }
 
 // malformed wraps what is no event.

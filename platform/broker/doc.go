@@ -4,13 +4,14 @@
 // Package broker carries events from Sentinel to adapters: at least once, those of one
 // resource in order and one at a time, dead letters for those that nobody can handle.
 //
-//	Publish ──► transport: memory or RabbitMQ
+//	Publish ──► RabbitMQ
 //	                │ many deliveries, each acked by itself
 //	                ▼
-//	            lanes, one for each key ──► handler
+//	            Queue: lanes, one for each key ──► handler
 //	                ▲         │ an error: the lane waits, others go on
 //	                └─────────┘ at last, or Poison: TOPIC.dead-letter
 //
-// A transport gives a subscription to one process at a time, and a lane keeps the order
-// inside of it. What is promised, and where it ends, is in docs/reference/sentinel.md.
+// RabbitMQ gives a subscription to one process at a time, and a lane keeps the order inside
+// of it. A Queue serves without RabbitMQ as well, for events of the process itself. What is
+// promised, and where it ends, is in docs/reference/sentinel.md.
 package broker

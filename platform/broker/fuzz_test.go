@@ -27,12 +27,7 @@ func FuzzDelivery(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b, err := broker.NewMemory(platform.Broker{Parallelism: 1}, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeNow(t, b)
-
+		b := newLocal(t, platform.Broker{Parallelism: 1})
 		came, dead := make(chan cloudevents.Event, 2), make(chan cloudevents.Event, 2)
 
 		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", func(_ context.Context, e cloudevents.Event) error {

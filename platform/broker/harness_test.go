@@ -47,18 +47,24 @@ var errHandler = errors.New("not today")
 type site struct {
 	conf   platform.Broker
 	server *brokers.Server
-	// memory has one broker for all: nothing outside of it holds events.
-	memory *broker.Broker
+	// local has no broker, but queues of this process.
+	local bool
 	// silence is longer than the broker waits for a process that says nothing.
 	silence time.Duration
 }
 
-func (s *site) open(t *testing.T, change func(*platform.Broker)) *broker.Broker {
+func (s *site) bus(t *testing.T) bus {
 	t.Helper()
 
-	if s.memory != nil {
-		return s.memory
+	if s.local {
+		return newLocal(t, s.conf)
 	}
+
+	return s.open(t, nil)
+}
+
+func (s *site) open(t *testing.T, change func(*platform.Broker)) *broker.Broker {
+	t.Helper()
 
 	conf := s.conf
 	if change != nil {
@@ -70,37 +76,13 @@ func (s *site) open(t *testing.T, change func(*platform.Broker)) *broker.Broker 
 		t.Fatal(err)
 	}
 
-	t.Cleanup(func() { closeNow(t, b) })
+	t.Cleanup(b.Close)
 
 	return b
 }
 
-func closeNow(t *testing.T, b *broker.Broker) {
-	t.Helper()
-
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-
-	if err := b.Close(ctx); err != nil {
-		t.Error(err)
-	}
-}
-
 func common() platform.Broker {
 	return platform.Broker{Parallelism: 8, MaxDeliveries: 3, MinBackoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
-}
-
-func memorySite(t *testing.T) *site {
-	t.Helper()
-
-	b, err := broker.NewMemory(common(), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { closeNow(t, b) })
-
-	return &site{memory: b, silence: quiet}
 }
 
 // event is one of a test: what it says orders it among those of its key.
@@ -131,7 +113,7 @@ func saying(t *testing.T, e cloudevents.Event) (string, int) {
 	return data.ID, int(data.Generation)
 }
 
-func publish(t *testing.T, b *broker.Broker, topic string, e cloudevents.Event) {
+func publish(t *testing.T, b bus, topic string, e cloudevents.Event) {
 	t.Helper()
 
 	if err := b.Publish(t.Context(), topic, e); err != nil {
@@ -140,7 +122,7 @@ func publish(t *testing.T, b *broker.Broker, topic string, e cloudevents.Event) 
 }
 
 // subscribe starts a subscription and waits until it is there; end ends it.
-func subscribe(t *testing.T, b *broker.Broker, topic, id string, handle broker.Handler) (end func()) {
+func subscribe(t *testing.T, b bus, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
 	var once sync.Once
@@ -173,7 +155,7 @@ func subscribe(t *testing.T, b *broker.Broker, topic, id string, handle broker.H
 	}
 }
 
-func start(t *testing.T, b *broker.Broker, topic, id string, handle broker.Handler) (end func()) {
+func start(t *testing.T, b bus, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())

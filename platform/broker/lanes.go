@@ -5,6 +5,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,23 +19,44 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
 )
 
-// lanes keep the order of one subscription in this process: a lane for each key, of
+const (
+	defaultParallelism   = 8
+	defaultMaxDeliveries = 10
+	defaultMinBackoff    = 500 * time.Millisecond
+	defaultMaxBackoff    = 30 * time.Second
+)
+
+// QueueOptions of NewQueue.
+type QueueOptions struct {
+	// Conf has the numbers; what it says of a broker is not looked at.
+	Conf platform.Broker
+	// Topic and Subscription are what metrics and the log name.
+	Topic, Subscription string
+	// GiveUp takes an event that is not tried any more, before the next one of its key is. Where
+	// it fails, it is called again after a pause. Without it events are tried for ever.
+	GiveUp func(Letter) error
+	// Log. Default: none.
+	Log *slog.Logger
+	// Metrics. Required.
+	Metrics *Metrics
+}
+
+// Queue keeps the order of one subscription in this process: a lane for each key, of
 // which the first event alone is in work, or waits for its next try. Lanes take turns, so
 // that a key with many events does not hold up others, and a lane that waits takes no
 // worker.
-type lanes struct {
-	broker              *Broker
-	topic, subscription string
-	handle              Handler
-	log                 *slog.Logger
+type Queue struct {
+	QueueOptions
+
+	handle func(cloudevents.Event) error
 
 	// turns has the keys of lanes whose first event is to be handled, each with one worker
 	// at a time, and those whose first event waits for its next try.
-	turns   workqueue.TypedRateLimitingInterface[string]
-	workers sync.WaitGroup
+	turns workqueue.TypedRateLimitingInterface[string]
 
 	mu       sync.Mutex
 	byKey    map[string]*lane
@@ -42,199 +64,261 @@ type lanes struct {
 }
 
 type lane struct {
-	items []*item
-	// running: the first is in work.
+	// items are in line, or the first of them waits for its next try.
+	items []*delivery
+	// running: one more is in work.
 	running bool
 }
 
-type item struct {
-	from  delivery
-	event cloudevents.Event
-	tries int
-	// doomed says why it goes to the dead letters, once that is decided.
-	doomed *doom
+// delivery is an event that was handed out and is not yet done.
+type delivery struct {
+	Letter
+
+	// ack says that it is done. An error means that it may come again.
+	ack func() error
+	// alive is false when the broker will deliver it again whatever is said now.
+	alive func() bool
 }
 
-func newLanes(b *Broker, topic, subscription string, handle Handler) *lanes {
-	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[string](b.conf.MinBackoff, b.conf.MaxBackoff)
-	l := &lanes{
-		broker: b, topic: topic, subscription: subscription, handle: handle,
-		log:   b.log.With("topic", topic, "subscription", subscription),
-		turns: workqueue.NewTypedRateLimitingQueue(backoff),
-		byKey: map[string]*lane{},
-	}
+// NewQueue makes a queue, with defaults in the place of what is not said.
+func NewQueue(options QueueOptions) *Queue {
+	conf := &options.Conf
+	conf.Parallelism = cmp.Or(max(conf.Parallelism, 0), defaultParallelism)
+	conf.MaxDeliveries = cmp.Or(max(conf.MaxDeliveries, 0), defaultMaxDeliveries)
+	conf.MinBackoff = cmp.Or(max(conf.MinBackoff, 0), defaultMinBackoff)
+	conf.MaxBackoff = max(cmp.Or(max(conf.MaxBackoff, 0), defaultMaxBackoff), conf.MinBackoff)
 
-	for range b.conf.Parallelism {
-		l.workers.Go(l.work)
-	}
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	options.Log = options.Log.With("topic", options.Topic, "subscription", options.Subscription)
+	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[string](conf.MinBackoff, conf.MaxBackoff)
 
-	return l
+	return &Queue{QueueOptions: options, turns: workqueue.NewTypedRateLimitingQueue(backoff), byKey: map[string]*lane{}}
 }
 
-// add takes a delivery. What comes when no more is begun stands in line as well, until the
-// broker delivers all of it again.
-func (l *lanes) add(d delivery) {
-	one := &item{from: d, tries: d.tries}
+// Run hands events to the handler, those that came before as well, until ctx ends, and
+// returns when those in work are handled, whose context goes on. It may be called once.
+func (q *Queue) Run(ctx context.Context, handle Handler) {
+	work := context.WithoutCancel(ctx)
+	q.handle = func(event cloudevents.Event) error { return handle(traced(work, event), event.Clone()) }
 
-	err := json.Unmarshal(d.body, &one.event)
+	var workers sync.WaitGroup
+
+	for range q.Conf.Parallelism {
+		workers.Go(q.work)
+	}
+
+	<-ctx.Done()
+
+	q.mu.Lock()
+	q.stopping = true
+	q.mu.Unlock()
+
+	q.turns.ShutDown()
+	workers.Wait()
+
+	for _, in := range q.byKey {
+		q.gauge(-float64(len(in.items)))
+	}
+}
+
+// Add puts an event in line. What comes when Run ends is dropped.
+func (q *Queue) Add(event cloudevents.Event) {
+	q.Metrics.published.WithLabelValues(q.Topic).Inc()
+	q.add(&delivery{
+		Letter: Letter{Event: event}, ack: func() error { return nil }, alive: func() bool { return true },
+	})
+}
+
+// take puts in line what came from a broker, which has delivered it so often before.
+func (q *Queue) take(body []byte, tries int, ack func() error, alive func() bool) {
+	one := &delivery{Letter: Letter{Tries: tries}, ack: ack, alive: alive}
+
+	err := json.Unmarshal(body, &one.Event)
 	if err == nil {
-		err = one.event.Validate()
+		err = one.Event.Validate()
 	}
 
 	if err != nil {
-		l.broker.metrics.errors.WithLabelValues(errorConversion).Inc()
-		one.event = malformed(d.body)
-		one.doomed = &doom{reason: reasonMalformed, text: err.Error()}
+		q.Metrics.errors.WithLabelValues(errorConversion).Inc()
+		one.Event, one.Reason, one.Error = malformed(body), reasonMalformed, err.Error()
 	}
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	q.add(one)
+}
 
-	key := keyOf(one.event)
+func (q *Queue) add(one *delivery) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 
-	in := l.byKey[key]
+	// The broker delivers it again.
+	if q.stopping {
+		return
+	}
+
+	key := keyOf(one.Event)
+
+	in := q.byKey[key]
 	if in == nil {
 		in = &lane{}
-		l.byKey[key] = in
+		q.byKey[key] = in
 	}
 
-	l.purge(in)
+	q.purge(in)
 
-	if l.fold(in, one) {
+	if q.fold(in, one) {
 		return
 	}
 
 	in.items = append(in.items, one)
-	l.gauge(1)
+	q.gauge(1)
 
 	// Else the one before it has a turn, now or after its pause, and this one follows it.
-	if len(in.items) == 1 {
-		l.turns.Add(key)
+	if len(in.items) == 1 && !in.running {
+		q.turns.Add(key)
 	}
 }
 
 // purge forgets events that the broker took back with a lost connection, but for the one
 // in work.
-func (l *lanes) purge(in *lane) {
-	first := 0
-	if in.running {
-		first = 1
-	}
+func (q *Queue) purge(in *lane) {
+	before := len(in.items)
+	in.items = slices.DeleteFunc(in.items, func(one *delivery) bool { return !one.alive() })
 
-	kept := slices.DeleteFunc(in.items[first:], func(one *item) bool { return !one.from.alive() })
-
-	l.gauge(float64(first + len(kept) - len(in.items)))
-	in.items = in.items[:first+len(kept)]
+	q.gauge(float64(len(in.items) - before))
 }
 
 // fold drops an event that says what the last one in line says, which is yet to be
 // handled. A resource that fails for long would else gather an event for each time that
 // Sentinel looked at it.
-func (l *lanes) fold(in *lane, one *item) bool {
-	if len(in.items) == 0 || one.doomed != nil || len(in.items) == 1 && in.running {
+func (q *Queue) fold(in *lane, one *delivery) bool {
+	if len(in.items) == 0 || one.Reason != "" {
 		return false
 	}
 
 	last := in.items[len(in.items)-1]
-	if last.doomed != nil || last.event.Type() != one.event.Type() || last.event.Source() != one.event.Source() ||
-		last.event.Subject() != one.event.Subject() || !bytes.Equal(last.event.Data(), one.event.Data()) {
+	if last.Reason != "" || last.Event.Type() != one.Event.Type() || last.Event.Source() != one.Event.Source() ||
+		last.Event.Subject() != one.Event.Subject() || !bytes.Equal(last.Event.Data(), one.Event.Data()) {
 		return false
 	}
 
-	l.settle(one.from)
-	l.count(resultFolded)
+	q.settle(one)
+	q.count(resultFolded)
 
 	return true
 }
 
 // work is one worker: it handles the first event of the lane whose turn it is.
-func (l *lanes) work() {
+func (q *Queue) work() {
 	for {
-		key, ended := l.turns.Get()
+		key, ended := q.turns.Get()
 		if ended {
 			return
 		}
 
-		if one := l.first(key); one != nil {
-			l.finish(key, one, l.try(one))
+		if one := q.first(key); one != nil {
+			q.finish(key, one, q.try(one))
 		}
 
-		l.turns.Done(key)
+		q.turns.Done(key)
 	}
 }
 
 // first is what is to be handled of a lane; nil if there is nothing.
-func (l *lanes) first(key string) *item {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (q *Queue) first(key string) *delivery {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 
-	in := l.byKey[key]
-	if in == nil || l.stopping {
+	in := q.byKey[key]
+	if in == nil || q.stopping {
 		return nil
 	}
 
-	l.purge(in)
+	q.purge(in)
 
 	if len(in.items) == 0 {
-		delete(l.byKey, key)
+		delete(q.byKey, key)
 
 		return nil
 	}
 
-	in.running = true
+	one := in.items[0]
+	in.items, in.running = in.items[1:], true
 
-	return in.items[0]
+	return one
 }
 
-// try handles an event, or puts it to the dead letters; nil when it is done with.
-func (l *lanes) try(one *item) error {
-	if one.doomed == nil {
-		one.tries++
+// try handles an event, or gives it up; nil when it is done with.
+func (q *Queue) try(one *delivery) error {
+	if one.Reason == "" {
+		one.Tries++
 
-		err := l.call(one)
+		err := q.call(one)
 		if err == nil {
-			l.count(resultDone)
+			q.count(resultDone)
 
 			return nil
 		}
 
-		if one.doomed = l.judge(one, err); one.doomed == nil {
-			l.count(resultRetry)
-			l.log.Warn("event is tried again", "event", one.event.ID(), "key", keyOf(one.event), "tries", one.tries, "error", err)
+		if !q.hopeless(one, err) {
+			q.count(resultRetry)
+			q.about(one).Warn("event is tried again", "tries", one.Tries, "error", err)
 
 			return err
 		}
 	}
 
-	if err := l.bury(one); err != nil {
-		l.log.Error("put event to the dead letters", "event", one.event.ID(), "key", keyOf(one.event), "error", err)
+	if q.GiveUp != nil {
+		if err := q.GiveUp(one.Letter); err != nil {
+			q.about(one).Error("give event up", "error", err)
 
-		return err
+			return err
+		}
+
+		q.Metrics.deadLetters.WithLabelValues(q.Topic, q.Subscription, one.Reason).Inc()
 	}
 
-	l.count(resultDeadLetter)
+	q.about(one).Error("event is given up", "reason", one.Reason, "tries", one.Tries, "error", line(one.Error))
+	q.count(resultDeadLetter)
 
 	return nil
 }
 
+// hopeless says whether a failed event is given up, and notes why.
+func (q *Queue) hopeless(one *delivery, err error) bool {
+	switch {
+	case q.GiveUp == nil:
+		return false
+	case IsPoison(err):
+		one.Reason = reasonPoison
+	case one.Tries >= q.Conf.MaxDeliveries:
+		one.Reason = ReasonExhausted
+	default:
+		return false
+	}
+
+	one.Error = err.Error()
+
+	return true
+}
+
 // call runs the handler.
-func (l *lanes) call(one *item) (err error) {
+func (q *Queue) call(one *delivery) (err error) {
 	begin := time.Now()
 
 	defer func() {
 		if thrown := recover(); thrown != nil {
-			l.broker.metrics.errors.WithLabelValues(errorPanic).Inc()
-			l.log.Error("handler panicked", "event", one.event.ID(), "panic", thrown, "stack", string(debug.Stack()))
+			q.Metrics.errors.WithLabelValues(errorPanic).Inc()
+			q.about(one).Error("handler panicked", "panic", thrown, "stack", string(debug.Stack()))
 
 			err = fmt.Errorf("%w: %v", errPanic, thrown)
 		} else if err != nil {
-			l.broker.metrics.errors.WithLabelValues(errorHandler).Inc()
+			q.Metrics.errors.WithLabelValues(errorHandler).Inc()
 		}
 
-		l.broker.metrics.duration.WithLabelValues(l.topic, l.subscription).Observe(time.Since(begin).Seconds())
+		q.Metrics.duration.WithLabelValues(q.Topic, q.Subscription).Observe(time.Since(begin).Seconds())
 	}()
 
-	return l.handle(traced(l.broker.hard, one.event), one.event.Clone())
+	return q.handle(one.Event)
 }
 
 // traced continues the trace that the event came from.
@@ -245,64 +329,64 @@ func traced(ctx context.Context, event cloudevents.Event) context.Context {
 }
 
 // finish frees the lane for its next event, or has it wait.
-func (l *lanes) finish(key string, one *item, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (q *Queue) finish(key string, one *delivery, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 
-	in := l.byKey[key]
+	in := q.byKey[key]
 	in.running = false
 
 	if err != nil {
-		l.turns.AddRateLimited(key)
+		in.items = slices.Insert(in.items, 0, one)
+		q.turns.AddRateLimited(key)
 
 		return
 	}
 
-	l.settle(one.from)
-
-	in.items = in.items[1:]
-
-	l.gauge(-1)
-	l.turns.Forget(key)
-	l.turns.Add(key)
+	q.settle(one)
+	q.gauge(-1)
+	q.turns.Forget(key)
+	q.turns.Add(key)
 }
 
 // settle acks; one that could not be acked comes again.
-func (l *lanes) settle(d delivery) {
-	if !d.alive() {
+func (q *Queue) settle(one *delivery) {
+	if !one.alive() {
 		return
 	}
 
-	if err := d.ack(); err != nil {
-		l.broker.metrics.errors.WithLabelValues(errorAck).Inc()
-		l.log.Warn("ack event: it will come again", "error", err)
+	if err := one.ack(); err != nil {
+		q.Metrics.errors.WithLabelValues(errorAck).Inc()
+		q.Log.Warn("ack event: it will come again", "error", err)
 	}
 }
 
-// end ends the work: what is in work is handled, and nothing else is begun.
-func (l *lanes) end() {
-	l.mu.Lock()
-	l.stopping = true
-	l.mu.Unlock()
-
-	l.turns.ShutDown()
-	l.workers.Wait()
+// about logs of an event.
+func (q *Queue) about(one *delivery) *slog.Logger {
+	return q.Log.With("event", one.Event.ID(), "key", keyOf(one.Event))
 }
 
-// drop forgets what was not handled, which the broker has. Nothing is delivered any more.
-func (l *lanes) drop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (q *Queue) count(result string) {
+	q.Metrics.consumed.WithLabelValues(q.Topic, q.Subscription, result).Inc()
+}
 
-	for _, in := range l.byKey {
-		l.gauge(-float64(len(in.items)))
+func (q *Queue) gauge(change float64) {
+	q.Metrics.held.WithLabelValues(q.Topic, q.Subscription).Add(change)
+}
+
+// keyOf is what orders an event: its partitionkey, or where it has none, as upstream's, the
+// id of the resource. Else it stands for itself.
+func keyOf(event cloudevents.Event) string {
+	if key, ok := event.Extensions()[events.PartitionKey].(string); ok && key != "" {
+		return key
 	}
-}
 
-func (l *lanes) count(result string) {
-	l.broker.metrics.consumed.WithLabelValues(l.topic, l.subscription, result).Inc()
-}
+	var said struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(event.Data(), &said); err == nil && said.ID != "" {
+		return said.ID
+	}
 
-func (l *lanes) gauge(change float64) {
-	l.broker.metrics.held.WithLabelValues(l.topic, l.subscription).Add(change)
+	return event.ID()
 }

@@ -20,61 +20,62 @@ import (
 func TestWhatComesAtTheEnd(t *testing.T) {
 	t.Parallel()
 
-	b, err := newBroker(platform.Broker{Parallelism: 2}, nil, nil)
+	metrics, err := NewMetrics(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	var acked []int
 
-	// handed is a delivery of event n of key a.
-	handed := func(n int) delivery {
-		return delivery{
-			body: fmt.Appendf(nil, `{"specversion":"1.0","id":"e%d","source":"/test","type":"test","partitionkey":"a","data":{"n":%d}}`, n, n),
-			ack: func() error {
-				acked = append(acked, n)
+	q := NewQueue(QueueOptions{Conf: platform.Broker{Parallelism: 2}, Topic: "topic", Subscription: "adapter", Metrics: metrics})
 
-				return nil
-			},
-			alive: func() bool { return true },
-		}
+	// deliver event n of key a.
+	deliver := func(n int) {
+		body := fmt.Appendf(nil, `{"specversion":"1.0","id":"e%d","source":"/test","type":"test","partitionkey":"a","data":{"n":%d}}`, n, n)
+		q.take(body, 0, func() error {
+			acked = append(acked, n)
+
+			return nil
+		}, func() bool { return true })
 	}
 
 	begun, free, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	l := newLanes(b, "topic", "adapter", func(context.Context, cloudevents.Event) error {
-		close(begun)
-		<-free
-
-		return nil
-	})
-
-	l.add(handed(1))
-	<-begun
-	l.add(handed(2))
+	ctx, end := context.WithCancel(t.Context())
 
 	go func() {
 		defer close(ended)
 
-		l.end()
+		q.Run(ctx, func(context.Context, cloudevents.Event) error {
+			close(begun)
+			<-free
+
+			return nil
+		})
 	}()
 
+	deliver(1)
+	<-begun
+	deliver(2)
+	end()
+
 	for stopping := false; !stopping; {
-		l.mu.Lock()
-		stopping = l.stopping
-		l.mu.Unlock()
+		q.mu.Lock()
+		stopping = q.stopping
+		q.mu.Unlock()
 	}
 
-	l.add(handed(3))
+	deliver(3)
 
 	close(free)
 	<-ended
-	l.drop()
+	// The same as what is in line: it is not folded into what will not be handled.
+	deliver(2)
 
 	if want := []int{1}; !slices.Equal(acked, want) {
 		t.Errorf("acked %v, want %v", acked, want)
 	}
 
-	if held := testutil.ToFloat64(b.metrics.held.WithLabelValues("topic", "adapter")); held != 0 {
+	if held := testutil.ToFloat64(metrics.held.WithLabelValues("topic", "adapter")); held != 0 {
 		t.Errorf("%v events are held at the end", held)
 	}
 }

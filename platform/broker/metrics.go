@@ -27,8 +27,8 @@ const (
 	resultFolded = "folded"
 )
 
-// meters are the metrics of a broker.
-type meters struct {
+// Metrics of a broker and its queues.
+type Metrics struct {
 	consumed    *prometheus.CounterVec
 	published   *prometheus.CounterVec
 	errors      *prometheus.CounterVec
@@ -37,9 +37,10 @@ type meters struct {
 	held        *prometheus.GaugeVec
 }
 
-func newMeters(registerer prometheus.Registerer) (*meters, error) {
+// NewMetrics registers metrics. The registerer may be nil.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	set := metrics.NewSet("broker", nil)
-	m := &meters{
+	m := &Metrics{
 		consumed: set.Counters("messages_consumed_total",
 			"Deliveries by what became of them: done, retry, dead_letter, or folded into one that says the same.",
 			"topic", "subscription", "result"),

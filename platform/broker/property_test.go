@@ -33,13 +33,9 @@ func TestPropertyOrder(t *testing.T) {
 	)
 
 	property.Check(t, "order", property.Options{Brief: 10}, prop.ForAll(func(draws []int) bool {
-		b, err := broker.NewMemory(platform.Broker{
+		b := newLocal(t, platform.Broker{
 			Parallelism: 3, MaxDeliveries: tries, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
-		}, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeNow(t, b)
+		})
 
 		want, got, dead := map[string][]int{}, newRecord(t), newRecord(t)
 
@@ -50,8 +46,8 @@ func TestPropertyOrder(t *testing.T) {
 
 		wantDead := 0
 		topic := topicOf(t)
-		subscribe(t, b, topic+broker.DeadLetterSuffix, "dead", dead.handle)
-		subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		defer subscribe(t, b, topic+broker.DeadLetterSuffix, "dead", dead.handle)()
+		defer subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
 			_, number := saying(t, e)
 
 			mu.Lock()
@@ -64,7 +60,7 @@ func TestPropertyOrder(t *testing.T) {
 			}
 
 			return got.handle(ctx, e)
-		})
+		})()
 
 		for number, draw := range draws {
 			key := "key-" + strconv.Itoa(draw%keyCount)

@@ -8,15 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
 const (
@@ -38,81 +34,33 @@ var (
 	errNoAnswer     = errors.New("RabbitMQ did not answer within " + rabbitCallTimeout.String())
 )
 
-// overRabbit is a transport over RabbitMQ, laid out as upstream's programs have it: an
+// exchange is that of a topic. They are laid out as upstream's programs have them: an
 // exchange for each topic, and for each subscription a queue, which one process consumes at
 // a time.
-type overRabbit struct {
-	conf     platform.BrokerRabbit
-	access   access
-	log      *slog.Logger
-	troubles troubles
-
-	mu sync.Mutex
-	// conn and channel are what all publish on, made anew when they are lost. RabbitMQ may
-	// hold up a connection that publishes; each consumer has its own.
-	conn    *amqp.Connection
-	channel *rabbitPublisher
-	ended   bool
-}
-
-func dialRabbit(ctx context.Context, conf platform.BrokerRabbit, log *slog.Logger) (*overRabbit, error) {
-	if _, _, err := access(conf).server(); err != nil {
-		return nil, err
-	}
-
-	if conf.Exchange != "" {
-		if err := checkName(field+".exchange", conf.Exchange); err != nil {
-			return nil, err
-		}
-	}
-
-	conf.ExchangeType = cmp.Or(conf.ExchangeType, amqp.ExchangeTopic)
-	if kind := conf.ExchangeType; kind != amqp.ExchangeTopic && kind != amqp.ExchangeFanout && kind != amqp.ExchangeDirect {
-		return nil, fmt.Errorf("%s.exchange_type: %q: write topic, fanout or direct", field, kind)
-	}
-
-	conf.PrefetchCount = cmp.Or(max(conf.PrefetchCount, 0), rabbitPending)
-	o := &overRabbit{conf: conf, access: access(conf), log: log}
-
-	if err := o.health(ctx); err != nil {
-		o.close()
-
-		return nil, err
-	}
-
-	return o, nil
-}
-
-// exchange is that of a topic.
-func (o *overRabbit) exchange(topic string) string {
+func (b *Broker) exchange(topic string) string {
 	if strings.HasSuffix(topic, DeadLetterSuffix) {
 		return topic
 	}
 
-	return cmp.Or(o.conf.Exchange, topic)
+	return cmp.Or(b.access.Exchange, topic)
 }
 
-func (o *overRabbit) publish(ctx context.Context, topic string, m message) error {
-	exchange := o.exchange(topic)
+// publish returns when the server has the message for good.
+func (b *Broker) publish(ctx context.Context, topic string, m amqp.Publishing) error {
+	exchange := b.exchange(topic)
 
-	channel, err := o.publisher(exchange)
+	channel, err := b.publisher(exchange)
 	if err != nil {
 		return err
 	}
 
-	sending := amqp.Publishing{
-		ContentType: "application/cloudevents+json", DeliveryMode: amqp.Persistent,
-		MessageId: m.id, Headers: amqp.Table{}, Body: m.body,
-	}
-	for name, value := range m.header {
-		sending.Headers[name] = value
-	}
+	m.ContentType, m.DeliveryMode = "application/cloudevents+json", amqp.Persistent
 
-	if err := channel.send(ctx, exchange, o.conf.RoutingKey, sending); err != nil {
-		err = fmt.Errorf("publish to RabbitMQ: %w", o.access.explain(err))
+	if err := channel.send(ctx, exchange, b.access.RoutingKey, m); err != nil {
+		err = fmt.Errorf("publish to RabbitMQ: %w", b.access.explain(err))
 
 		if !channel.conn.IsClosed() {
-			o.troubles.note(troublePublish, err)
+			b.troubles.note(troublePublish, err)
 		}
 
 		// The next one opens another. Those who wait for their confirmation on this one are
@@ -122,77 +70,51 @@ func (o *overRabbit) publish(ctx context.Context, topic string, m message) error
 		return err
 	}
 
-	o.troubles.note(troublePublish, nil)
+	b.troubles.note(troublePublish, nil)
 
 	return nil
 }
 
 // publisher gives the channel that all publish on, once there is the exchange; without one,
 // whether it works.
-func (o *overRabbit) publisher(exchange string) (*rabbitPublisher, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (b *Broker) publisher(exchange string) (*rabbitPublisher, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 
-	if o.ended {
+	if b.life.Err() != nil {
 		return nil, errClosed
 	}
 
-	if o.conn == nil || o.conn.IsClosed() {
-		conn, err := o.access.dial()
+	if b.conn == nil || b.conn.IsClosed() {
+		conn, err := b.access.dial()
 		if err != nil {
 			return nil, err
 		}
 
-		o.conn, o.channel = conn, nil
+		b.conn, b.channel = conn, nil
 	}
 
-	err := guarded(o.conn, func() (err error) {
-		if o.channel == nil || o.channel.IsClosed() {
-			if o.channel, err = newPublisher(o.conn); err != nil {
+	err := guarded(b.conn, func() (err error) {
+		if b.channel == nil || b.channel.IsClosed() {
+			if b.channel, err = newPublisher(b.conn); err != nil {
 				return err
 			}
 		}
 
-		if exchange == "" || o.channel.declared[exchange] {
+		if exchange == "" || b.channel.declared[exchange] {
 			return nil
 		}
 
-		err = ensureExchange(o.conn, exchange, o.conf.ExchangeType)
-		o.channel.declared[exchange] = err == nil
+		err = ensureExchange(b.conn, exchange, b.access.ExchangeType)
+		b.channel.declared[exchange] = err == nil
 
 		return err
 	})
 	if err != nil {
-		return nil, o.access.explain(err)
+		return nil, b.access.explain(err)
 	}
 
-	return o.channel, nil
-}
-
-func (o *overRabbit) health(ctx context.Context) error {
-	done := make(chan error, 1)
-
-	go func() {
-		_, err := o.publisher("")
-		done <- err
-	}()
-
-	select {
-	case err := <-done:
-		return errors.Join(err, o.troubles.err())
-	case <-ctx.Done():
-		return fmt.Errorf("look at RabbitMQ: %w", ctx.Err())
-	}
-}
-
-func (o *overRabbit) close() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	o.ended = true
-	if o.conn != nil {
-		hangUp(o.conn)
-	}
+	return b.channel, nil
 }
 
 // rabbitPublisher is a channel that confirms, and says why the server closed it.
@@ -219,10 +141,7 @@ func newPublisher(conn *amqp.Connection) (*rabbitPublisher, error) {
 	told := channel.NotifyClose(make(chan *amqp.Error, 1))
 	closed, end := context.WithCancelCause(context.Background())
 
-	go func() {
-		said := <-told
-		end(cmp.Or(said, amqp.ErrClosed))
-	}()
+	go func() { end(cmp.Or(<-told, amqp.ErrClosed)) }()
 
 	return &rabbitPublisher{Channel: channel, conn: conn, declared: map[string]bool{}, closed: closed}, nil
 }

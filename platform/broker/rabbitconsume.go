@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -38,21 +37,20 @@ var (
 
 // rabbitConsumer is a subscription in this process.
 type rabbitConsumer struct {
-	*overRabbit
+	*Broker
 
-	topic, queue string
-	into         func(delivery)
-	log          *slog.Logger
+	into  *Queue
+	queue string
 	// begun: it has had the queue, or has stood by for it.
 	begun bool
 	pause time.Duration
 }
 
-func (o *overRabbit) consume(ctx context.Context, topic, subscription string, into func(delivery)) error {
-	c := &rabbitConsumer{
-		overRabbit: o, topic: topic, queue: topic + "-" + subscription, into: into, pause: rabbitMinPause,
-		log: o.log.With("topic", topic, "subscription", subscription),
-	}
+// consume puts in line what is published to the topic from the first time on that the
+// subscription was made, and reconnects by itself, until ctx ends: what is not acked then is
+// delivered again. An error: it could not begin.
+func (b *Broker) consume(ctx context.Context, into *Queue) error {
+	c := &rabbitConsumer{Broker: b, into: into, queue: into.Topic + "-" + into.Subscription, pause: rabbitMinPause}
 	defer c.trouble(nil)
 
 	for {
@@ -67,7 +65,7 @@ func (o *overRabbit) consume(ctx context.Context, topic, subscription string, in
 			c.trouble(fmt.Errorf("consume queue %s from RabbitMQ: %w", c.queue, err))
 		}
 
-		c.log.Warn("consume from RabbitMQ: it is tried again", "error", err)
+		c.into.Log.Warn("consume from RabbitMQ: it is tried again", "error", err)
 
 		if retry.Pause(ctx, clock.RealClock{}, c.pause) != nil {
 			return nil
@@ -90,32 +88,28 @@ func (c *rabbitConsumer) over(ctx context.Context) error {
 
 	defer context.AfterFunc(ctx, func() { hangUp(conn) })()
 
-	err = guarded(conn, func() error { return c.prepare(conn) })
-	if err != nil {
-		return c.access.explain(err)
-	}
-
 	channel, from, err := c.have(ctx, conn)
 	if err != nil {
 		return c.access.explain(err)
 	}
 
-	c.log.Info("this replica has the queue of RabbitMQ")
+	c.into.Log.Info("this replica has the queue of RabbitMQ")
 
 	for d := range from {
-		c.into(delivery{
-			body: d.Body, tries: triesOf(d), ack: func() error { return d.Ack(false) },
-			alive: func() bool { return !channel.IsClosed() },
-		})
+		c.into.take(d.Body, triesOf(d), func() error { return d.Ack(false) }, func() bool { return !channel.IsClosed() })
 	}
 
 	return errLost
 }
 
-// have consumes the queue, as soon as no other replica does.
+// have consumes the queue, which it makes, as soon as no other replica does.
 func (c *rabbitConsumer) have(
 	ctx context.Context, conn *amqp.Connection,
 ) (channel *amqp.Channel, from <-chan amqp.Delivery, err error) {
+	if err := guarded(conn, func() error { return c.prepare(conn) }); err != nil {
+		return nil, nil, err
+	}
+
 	for standby := false; ; standby = true {
 		err = guarded(conn, func() (err error) {
 			if channel, err = openChannel(conn); err == nil {
@@ -136,7 +130,7 @@ func (c *rabbitConsumer) have(
 		}
 
 		if !standby {
-			c.log.Info("another replica has the queue of RabbitMQ: this one stands by")
+			c.into.Log.Info("another replica has the queue of RabbitMQ: this one stands by")
 		}
 
 		if err := retry.Pause(ctx, clock.RealClock{}, rabbitStandby); err != nil {
@@ -148,16 +142,17 @@ func (c *rabbitConsumer) have(
 // prepare declares exchanges and queues that are not there.
 func (c *rabbitConsumer) prepare(conn *amqp.Connection) error {
 	var arguments amqp.Table
-	if c.conf.Quorum {
+	if c.access.Quorum {
 		arguments = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": rabbitDeliveries}
 	}
 
-	if err := c.bound(conn, c.exchange(c.topic), c.queue, arguments); err != nil || strings.HasSuffix(c.topic, DeadLetterSuffix) {
+	topic := c.into.Topic
+	if err := c.bound(conn, c.exchange(topic), c.queue, arguments); err != nil || strings.HasSuffix(topic, DeadLetterSuffix) {
 		return err
 	}
 
 	// Where the topic's dead letters stay for people to look at.
-	dead := c.topic + DeadLetterSuffix
+	dead := topic + DeadLetterSuffix
 
 	return c.bound(conn, dead, dead, amqp.Table{
 		"x-max-length": rabbitDeadLetters, "x-overflow": "drop-head", "x-message-ttl": deadKept.Milliseconds(),
@@ -166,7 +161,7 @@ func (c *rabbitConsumer) prepare(conn *amqp.Connection) error {
 
 // bound sees that a queue is there and gets what the exchange is sent.
 func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, arguments amqp.Table) error {
-	if err := ensureExchange(conn, exchange, c.conf.ExchangeType); err != nil {
+	if err := ensureExchange(conn, exchange, c.access.ExchangeType); err != nil {
 		return err
 	}
 
@@ -190,7 +185,7 @@ func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, ar
 	}
 	defer channel.Close() //nolint:errcheck // it has done its work
 
-	if err := channel.QueueBind(queue, c.conf.RoutingKey, exchange, false, nil); err != nil {
+	if err := channel.QueueBind(queue, c.access.RoutingKey, exchange, false, nil); err != nil {
 		return fmt.Errorf("bind queue %s of RabbitMQ: %w", queue, err)
 	}
 
@@ -199,7 +194,7 @@ func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, ar
 
 // begin consumes. Nobody else may: the order of events is kept inside of a process.
 func (c *rabbitConsumer) begin(channel *amqp.Channel) (<-chan amqp.Delivery, error) {
-	if err := channel.Qos(c.conf.PrefetchCount, 0, false); err != nil {
+	if err := channel.Qos(c.access.PrefetchCount, 0, false); err != nil {
 		return nil, fmt.Errorf("limit deliveries of RabbitMQ: %w", err)
 	}
 

@@ -136,7 +136,7 @@ func attempt(t *testing.T, conf platform.Broker) (*broker.Broker, error) {
 		if got.err != nil {
 			discreet(t, "error", got.err.Error())
 		} else {
-			t.Cleanup(func() { closeNow(t, got.b) })
+			t.Cleanup(got.b.Close)
 		}
 
 		return got.b, got.err

@@ -5,7 +5,8 @@ package broker_test
 
 import (
 	"context"
-	"errors"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,12 +16,14 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
 func testPanic(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
+	b, topic := where.bus(t), topicOf(t)
 	r := newRecord(t)
 
 	var tries atomic.Int32
@@ -39,7 +42,7 @@ func testPanic(t *testing.T, where *site) {
 func testSlow(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
+	b, topic := where.bus(t), topicOf(t)
 
 	var handled atomic.Int32
 
@@ -62,18 +65,46 @@ func testSlow(t *testing.T, where *site) {
 	}
 }
 
+// testEnd: a subscription that is ended waits for what is in work, which may go on.
+func testEnd(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic := where.bus(t), topicOf(t)
+	testWaits(t, b, topic, func(end func()) { end() })
+}
+
+// testClose: so does one whose broker is closed. What is done then is not delivered again.
 func testClose(t *testing.T, where *site) {
 	t.Helper()
 
-	b, topic := where.open(t, nil), topicOf(t)
-	if where.memory != nil {
-		b = memorySite(t).memory
+	b, topic, r := where.open(t, nil), topicOf(t), newRecord(t)
+	testWaits(t, b, topic, func(end func()) {
+		b.Close()
+		end()
+	})
+
+	if err := b.Health(t.Context()); err == nil {
+		t.Error("a closed broker is healthy")
 	}
+
+	next := where.open(t, nil)
+	start(t, next, topic, "adapter", r.handle)
+	publish(t, next, topic, event(t, "a", 2))
+	eventually(t, "the next event is handled", func() bool { return total(r.copy()) > 0 })
+
+	if diff := cmp.Diff(map[string][]int{"a": {2}}, r.copy()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// testWaits ends a subscription, whose end it is given, while an event is in work.
+func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
+	t.Helper()
 
 	var done atomic.Bool
 
 	begun, free := make(chan struct{}), make(chan struct{})
-	subscribe(t, b, topic, "adapter", func(ctx context.Context, _ cloudevents.Event) error {
+	end := subscribe(t, b, topic, "adapter", func(ctx context.Context, _ cloudevents.Event) error {
 		close(begun)
 		<-free
 
@@ -84,24 +115,25 @@ func testClose(t *testing.T, where *site) {
 	publish(t, b, topic, event(t, "a", 1))
 	<-begun
 
-	closed := make(chan error, 1)
+	ended := make(chan struct{})
 
-	go func() { closed <- b.Close(t.Context()) }()
+	go func() {
+		defer close(ended)
+
+		ends(end)
+	}()
 
 	select {
-	case err := <-closed:
-		t.Fatalf("Close() = %v while an event is in work", err)
+	case <-ended:
+		t.Error("the subscription has ended while an event is in work")
 	case <-time.After(quiet):
 	}
 
 	close(free)
+	<-ended
 
-	if err := <-closed; err != nil || !done.Load() {
-		t.Errorf("Close() = %v, handler done %t", err, done.Load())
-	}
-
-	if err := b.Health(t.Context()); err == nil {
-		t.Error("a closed broker is healthy")
+	if !done.Load() {
+		t.Error("the handler's context had ended")
 	}
 }
 
@@ -109,16 +141,25 @@ func testClose(t *testing.T, where *site) {
 func testLostHolder(t *testing.T, where *site) {
 	t.Helper()
 
-	topic, r := topicOf(t), newRecord(t)
-	gone, stays := where.open(t, nil), where.open(t, nil)
-	begun := make(chan struct{}, 100)
+	address, err := os.ReadFile(where.conf.RabbitMQ.URLFile)
+	if err != nil {
+		t.Fatal(err)
+	}
 
-	subscribe(t, gone, topic, "adapter", func(ctx context.Context, _ cloudevents.Event) error {
+	line, url := forward(t, where.server.Address), filepath.Join(t.TempDir(), "url")
+	writeFile(t, url, strings.Replace(string(address), where.server.Address, line.address, 1))
+
+	topic, r := topicOf(t), newRecord(t)
+	gone, stays := where.open(t, func(c *platform.Broker) { c.RabbitMQ.URLFile = url }), where.open(t, nil)
+	begun, free := make(chan struct{}, 100), make(chan struct{})
+
+	subscribe(t, gone, topic, "adapter", func(context.Context, cloudevents.Event) error {
 		begun <- struct{}{}
-		<-ctx.Done()
+		<-free
 
 		return errHandler
 	})
+	t.Cleanup(sync.OnceFunc(func() { close(free) }))
 	publish(t, stays, topic, event(t, "a", 1))
 	publish(t, stays, topic, event(t, "a", 2))
 	publish(t, stays, topic, event(t, "b", 1))
@@ -126,14 +167,7 @@ func testLostHolder(t *testing.T, where *site) {
 	<-begun
 
 	start(t, stays, topic, "adapter", r.handle)
-
-	now, cancel := context.WithCancel(t.Context())
-	cancel()
-
-	if err := gone.Close(now); !errors.Is(err, context.Canceled) {
-		t.Errorf("Close() = %v", err)
-	}
-
+	line.end()
 	eventually(t, "another handles them", func() bool {
 		got := r.copy()
 
@@ -207,10 +241,6 @@ func testRefusals(t *testing.T, where *site) {
 	t.Helper()
 
 	b := where.open(t, nil)
-	if where.memory != nil {
-		b = memorySite(t).memory
-	}
-
 	bare := cloudevents.NewEvent()
 	big := event(t, "a", 1)
 
@@ -236,7 +266,7 @@ func testRefusals(t *testing.T, where *site) {
 		t.Errorf("Health() = %v", err)
 	}
 
-	closeNow(t, b)
+	b.Close()
 
 	if err := b.Publish(t.Context(), "topic", event(t, "a", 1)); err == nil {
 		t.Error("a closed broker publishes")

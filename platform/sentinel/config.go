@@ -49,7 +49,6 @@ func Validate(c *platform.Sentinel) error {
 	wrong(c.PageSize < 1 || c.PageSize > client.MaxPageSize, "page_size", "1 to 100")
 	wrong(c.MaxAgeNotReconciled < minInterval, "max_age_not_reconciled", "at least 100ms")
 	wrong(c.MaxAgeReconciled < c.MaxAgeNotReconciled, "max_age_reconciled", "not less than max_age_not_reconciled")
-	wrong(c.Broker.Type == "", "broker.type", "write rabbitmq")
 	wrong(len(c.ResourceSelector) > maxSelector, "resource_selector", "at most 10 labels")
 	wrong(c.Lease != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`).MatchString(c.Lease), "lease",
 		"write small letters, digits, '.' and '-', at most 128")

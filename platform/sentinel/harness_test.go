@@ -26,7 +26,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
-	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 	"github.com/hyperfleet/hyperfleet/platform/store"
@@ -139,17 +138,14 @@ func conf(url string) platform.Sentinel {
 	c := sentinel.Defaults()
 	c.ResourceType = "clusters"
 	c.Clients.HyperFleetAPI.BaseURL = url
-	c.Broker.Type = platform.BrokerMemory
 	c.PollInterval = 100 * time.Millisecond
 	c.MaxAgeNotReconciled, c.MaxAgeReconciled = time.Hour, 2*time.Hour
 
 	return c
 }
 
-// adapter takes what a Sentinel sends.
+// adapter is a broker that takes what a Sentinel sends.
 type adapter struct {
-	*broker.Broker
-
 	t *testing.T
 	// refuse has Publish fail for events of a resource.
 	mu     sync.Mutex
@@ -164,49 +160,40 @@ var errRefused = errors.New("the broker is full")
 func newAdapter(t *testing.T) *adapter {
 	t.Helper()
 
-	b, err := broker.NewMemory(platform.Broker{}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	a := &adapter{Broker: b, t: t, refuse: map[string]bool{}, tries: map[string]int{}, got: map[string][]cloudevents.Event{}}
-
-	// Closing it ends the subscription.
-	t.Cleanup(func() {
-		if err := b.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-
-	go func() {
-		_ = b.Subscribe(context.Background(), "clusters", "adapter", a.take)
-	}()
-
-	return a
+	return &adapter{t: t, refuse: map[string]bool{}, tries: map[string]int{}, got: map[string][]cloudevents.Event{}}
 }
 
-func (a *adapter) take(_ context.Context, e cloudevents.Event) error {
+// Publish keeps events of clusters as they travel, and refuses some.
+func (a *adapter) Publish(_ context.Context, topic string, e cloudevents.Event) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.got[e.Subject()] = append(a.got[e.Subject()], e)
+	a.tries[e.Subject()]++
+
+	if a.refuse[e.Subject()] {
+		return errRefused
+	}
+
+	body, err := json.Marshal(e)
+	if err == nil {
+		err = json.Unmarshal(body, &e)
+	}
+
+	if err := errors.Join(err, e.Validate()); err != nil {
+		a.t.Errorf("event %s: %v", body, err)
+
+		return err
+	}
+
+	if topic == "clusters" {
+		a.got[e.Subject()] = append(a.got[e.Subject()], e)
+	}
 
 	return nil
 }
 
-// Publish refuses some.
-func (a *adapter) Publish(ctx context.Context, topic string, e cloudevents.Event) error {
-	a.mu.Lock()
-	a.tries[e.Subject()]++
-	refused := a.refuse[e.Subject()]
-	a.mu.Unlock()
-
-	if refused {
-		return errRefused
-	}
-
-	return a.Broker.Publish(ctx, topic, e)
-}
+// Health is always well.
+func (a *adapter) Health(context.Context) error { return nil }
 
 func (a *adapter) set(id string, refused bool) {
 	a.mu.Lock()

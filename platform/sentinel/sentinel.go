@@ -50,7 +50,7 @@ type Options struct {
 	Clock clock.WithTickerAndDelayedExecution
 }
 
-// Publisher takes events: a *broker.Broker.
+// Publisher takes events: a *broker.Broker, or a queue of the process.
 type Publisher interface {
 	Publish(ctx context.Context, topic string, event cloudevents.Event) error
 	Health(ctx context.Context) error

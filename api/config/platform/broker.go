@@ -5,18 +5,13 @@ package platform
 
 import "time"
 
-// Kinds of brokers.
-const (
-	// BrokerMemory is inside the process: the demo, and tests.
-	BrokerMemory = "memory"
-	// BrokerRabbitMQ is RabbitMQ.
-	BrokerRabbitMQ = "rabbitmq"
-)
+// BrokerRabbitMQ is the type of broker that there is.
+const BrokerRabbitMQ = "rabbitmq"
 
 // Broker configures the broker, in sentinel's file or in one of its own (broker.yaml,
 // BROKER_CONFIG_FILE).
 type Broker struct {
-	// Type is memory or rabbitmq.
+	// Type is rabbitmq.
 	Type     string       `yaml:"type"`
 	RabbitMQ BrokerRabbit `yaml:"rabbitmq"`
 	// Parallelism is how many events a subscriber handles at once. Those of one resource

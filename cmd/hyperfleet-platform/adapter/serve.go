@@ -164,12 +164,7 @@ func runAdapter(
 	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Files, file string, events platform.Broker,
 ) error {
 	info := version.Read()
-	if err := task.CheckFramework(deployment.Adapter.FrameworkVersion, info.Version); err != nil {
-		return err
-	}
-
 	logger := logging(deployment.Log)
-	ctrl.SetLogger(log.Logr(logger)) // the watches' library has a logger of its own
 
 	ctx, stop := files.Until(ctx, logger)
 	defer stop()
@@ -183,7 +178,7 @@ func runAdapter(
 	}
 	defer endTracing()
 
-	loaded, err := loadTask(ctx, file, deployment, logger)
+	loaded, err := loadTask(ctx, file, deployment, info.Version, logger)
 	if err != nil {
 		return err
 	}
@@ -220,10 +215,11 @@ func runAdapter(
 		return err
 	}
 
-	from, err := source(ctx, deployment, events, calls, logger, registry)
+	from, closeSource, err := source(ctx, deployment, events, calls, logger, registry)
 	if err != nil {
 		return err
 	}
+	defer closeSource()
 
 	// The watches end after the events that are in work, which read by them.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -246,8 +242,14 @@ func runAdapter(
 	return group.Wait()
 }
 
-// loadTask reads the task file, and logs what is doubtful in it.
-func loadTask(ctx context.Context, file string, deployment *adapterapi.Deployment, logger *slog.Logger) (*task.Task, error) {
+// loadTask reads the task file, if it is for this version, and logs what is doubtful in it.
+func loadTask(
+	ctx context.Context, file string, deployment *adapterapi.Deployment, own string, logger *slog.Logger,
+) (*task.Task, error) {
+	if err := task.CheckFramework(deployment.Adapter.FrameworkVersion, own); err != nil {
+		return nil, err
+	}
+
 	loaded, err := task.LoadFile(file, deployment)
 	if err != nil {
 		return nil, err
@@ -260,21 +262,28 @@ func loadTask(ctx context.Context, file string, deployment *adapterapi.Deploymen
 	return loaded, nil
 }
 
-// source is where events come from.
+// source is where events come from, to be closed when none is in work.
 func source(
 	ctx context.Context, deployment *adapterapi.Deployment, events platform.Broker, calls *metrics.Calls,
 	logger *slog.Logger, registry prometheus.Registerer,
-) (serve.Source, error) {
+) (serve.Source, func(), error) {
 	if deployment.FromBroker() {
-		return broker.Open(ctx, events, logger, registry)
+		b, err := broker.Open(ctx, events, logger, registry)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		return b, b.Close, nil
 	}
 
 	api, err := pipeline.APIClient(deployment, client.Options{Calls: calls})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
-	return feed.New(feed.Options{Deployment: deployment, API: api, Log: logger, Metrics: registry})
+	follows, err := feed.New(feed.Options{Deployment: deployment, API: api, Log: logger, Metrics: registry})
+
+	return follows, func() {}, err
 }
 
 func logging(output adapterapi.LogOutput) *slog.Logger {
@@ -287,7 +296,10 @@ func logging(output adapterapi.LogOutput) *slog.Logger {
 		to = os.Stderr
 	}
 
-	return log.New(to, log.Options{Level: level, Format: format})
+	logger := log.New(to, log.Options{Level: level, Format: format})
+	ctrl.SetLogger(log.Logr(logger)) // the watches' library has a logger of its own
+
+	return logger
 }
 
 // transports makes those that the task file uses, with what keeps their watches.

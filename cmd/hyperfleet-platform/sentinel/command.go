@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -31,9 +30,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/probes"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
-
-// closeTimeout is for how long the end waits for what is being sent.
-const closeTimeout = 30 * time.Second
 
 // EnvBroker names the variable with the path of a file that holds the broker's
 // configuration alone, for programs that share it.
@@ -117,7 +113,12 @@ func spec() *strictyaml.Spec[platform.Sentinel] {
 				return err
 			}
 
-			return sentinel.Validate(c)
+			var err error
+			if c.Broker.Type != platform.BrokerRabbitMQ {
+				err = strictyaml.ErrorAt("broker.type", "%q: write rabbitmq", c.Broker.Type)
+			}
+
+			return errors.Join(err, sentinel.Validate(c))
 		},
 	}
 }
@@ -182,21 +183,17 @@ func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, di
 	if err != nil {
 		return fmt.Errorf("sentinel: %w", err)
 	}
+	defer events.Close()
 
 	server, err := probes.Listen(ctx, probes.Options{
 		HealthAddress: config.HealthAddress, MetricsAddress: config.MetricsAddress,
 		Live: s.Live, Ready: s.Ready, Gatherer: registry, Log: logger,
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("sentinel: %w", err), events.Close(ctx))
+		return fmt.Errorf("sentinel: %w", err)
 	}
 
-	err = s.Run(ctx)
-
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-
-	return errors.Join(err, events.Close(last), server.Close(last))
+	return errors.Join(s.Run(ctx), server.Close(ctx))
 }
 
 func build(
@@ -217,13 +214,11 @@ func build(
 		return nil, nil, err
 	}
 
-	if config.Broker.Type == platform.BrokerMemory {
-		logger.Warn("broker.type is memory: events reach nobody outside of this process")
-	}
-
 	s, err := sentinel.New(sentinel.Options{Conf: config, API: api, Broker: events, Log: logger, Metrics: registry})
 	if err != nil {
-		return nil, nil, errors.Join(err, events.Close(ctx))
+		events.Close()
+
+		return nil, nil, err
 	}
 
 	return s, events, nil

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package feed lets an adapter follow the fleet API by itself, without a broker and a
-// Sentinel: Sentinel's own decisions on what has to be looked at (platform/sentinel), over a
-// queue in the process (platform/broker).
+// Sentinel: Sentinel's own decisions on what has to be looked at (platform/sentinel), over the
+// queue that a broker's subscriptions have (platform/broker).
 //
 //	/changes, lists, cadence ──► what is due ──► queue: a lane for each resource ──► handler
 //

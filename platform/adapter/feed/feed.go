@@ -6,8 +6,6 @@ package feed
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
@@ -44,56 +43,66 @@ type Options struct {
 // Source hands an adapter what has to be looked at.
 type Source struct {
 	watch *sentinel.Sentinel
-	queue *broker.Broker
+	queue *broker.Queue
 	log   *slog.Logger
-	// topic and name are those of the queue.
-	topic, name string
 	// drained is closed when nothing is in work any more.
 	drained chan struct{}
 }
 
+// line is the queue as Sentinel's broker.
+type line struct{ *broker.Queue }
+
+// Publish implements sentinel.Publisher.
+func (l line) Publish(_ context.Context, _ string, event cloudevents.Event) error {
+	l.Add(event)
+
+	return nil
+}
+
+// Health implements sentinel.Publisher.
+func (line) Health(context.Context) error { return nil }
+
 // New makes a source. It makes no call.
 func New(options Options) (*Source, error) {
-	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
-
-	events := options.Deployment.Events
-	s := &Source{
-		log: options.Log, topic: events.ResourceType, name: options.Deployment.Adapter.Name, drained: make(chan struct{}),
-	}
-
-	var err error
-
-	s.queue, err = broker.NewMemory(platform.Broker{
-		Parallelism: events.Parallelism, MaxDeliveries: events.MaxTries,
-		MinBackoff: options.MinBackoff, MaxBackoff: options.MaxBackoff,
-	}, options.Log, options.Metrics)
+	metrics, err := broker.NewMetrics(options.Metrics)
 	if err != nil {
 		return nil, err
 	}
 
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	follows, name := options.Deployment.Events, options.Deployment.Adapter.Name
+
+	s := &Source{log: options.Log, drained: make(chan struct{})}
+	s.queue = broker.NewQueue(broker.QueueOptions{
+		Conf: platform.Broker{
+			Parallelism: follows.Parallelism, MaxDeliveries: follows.MaxTries,
+			MinBackoff: options.MinBackoff, MaxBackoff: options.MaxBackoff,
+		},
+		Topic: follows.ResourceType, Subscription: name, GiveUp: s.setAside, Log: options.Log, Metrics: metrics,
+	})
+
 	conf := sentinel.Defaults()
-	conf.ResourceType, conf.Topic = events.ResourceType, s.topic
-	conf.MaxAgeNotReconciled, conf.MaxAgeReconciled = events.MaxAgeNotReconciled, events.MaxAgeReconciled
+	conf.ResourceType = follows.ResourceType
+	conf.MaxAgeNotReconciled, conf.MaxAgeReconciled = follows.MaxAgeNotReconciled, follows.MaxAgeReconciled
 	conf.Clients.HyperFleetAPI.BaseURL = options.Deployment.Clients.HyperFleetAPI.BaseURL
-	conf.Broker.Type = platform.BrokerMemory
 	// The fleet API lets an adapter have the leases that begin with its name.
-	conf.Lease = "adapter." + s.name + "." + events.ResourceType
+	conf.Lease = "adapter." + name + "." + follows.ResourceType
 
 	if options.PollInterval > 0 {
 		conf.PollInterval = options.PollInterval
 	}
 
-	for _, label := range slices.Sorted(maps.Keys(events.ResourceSelector)) {
+	for _, label := range slices.Sorted(maps.Keys(follows.ResourceSelector)) {
 		conf.ResourceSelector = append(conf.ResourceSelector,
-			platform.LabelSelector{Label: label, Value: events.ResourceSelector[label]})
+			platform.LabelSelector{Label: label, Value: follows.ResourceSelector[label]})
 	}
 
 	s.watch, err = sentinel.New(sentinel.Options{
-		Conf: conf, API: options.API, Broker: s.queue, Anew: true, Drain: func() { <-s.drained },
+		Conf: conf, API: options.API, Broker: line{s.queue}, Anew: true, Drain: func() { <-s.drained },
 		Log: options.Log, Metrics: options.Metrics,
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("follow the fleet API: %w", err), s.queue.Close(context.Background()))
+		return nil, fmt.Errorf("follow the fleet API: %w", err)
 	}
 
 	return s, nil
@@ -103,15 +112,11 @@ func New(options Options) (*Source, error) {
 // work then is handled and another replica may go on. Topic and subscription are those of
 // the configuration, whatever is said here. It may be called once.
 func (s *Source) Subscribe(ctx context.Context, _, _ string, handle broker.Handler) error {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
+	var watching sync.WaitGroup
 
-	var asides, watching sync.WaitGroup
-
-	asides.Go(func() { _ = s.queue.Subscribe(ctx, s.topic+broker.DeadLetterSuffix, s.name, s.setAside) })
 	watching.Go(func() { _ = s.watch.Run(ctx) })
 
-	err := s.queue.Subscribe(ctx, s.topic, s.name, func(ctx context.Context, event cloudevents.Event) error {
+	s.queue.Run(ctx, func(ctx context.Context, event cloudevents.Event) error {
 		// Another replica may have gone on, which looks at everything; or this one will.
 		if !s.watch.Leads() {
 			s.watch.Unsend(event.Subject())
@@ -122,14 +127,8 @@ func (s *Source) Subscribe(ctx context.Context, _, _ string, handle broker.Handl
 		return handle(ctx, event)
 	})
 
-	end()
 	close(s.drained)
-	asides.Wait()
 	watching.Wait()
-
-	if err != nil {
-		return fmt.Errorf("follow %s of the fleet API: %w", s.topic, err)
-	}
 
 	return nil
 }
@@ -137,17 +136,14 @@ func (s *Source) Subscribe(ctx context.Context, _, _ string, handle broker.Handl
 // setAside takes events that were given up. The log has said why. One that was tried often
 // comes again at the cadence of what is not reconciled: what it met may be over. One that no
 // try fixes does not.
-func (s *Source) setAside(_ context.Context, event cloudevents.Event) error {
-	if event.Extensions()[broker.ExtensionReason] == broker.ReasonExhausted {
+func (s *Source) setAside(given broker.Letter) error {
+	if given.Reason == broker.ReasonExhausted {
 		return nil
 	}
 
-	var said struct {
-		ID         string `json:"id"`
-		Generation int32  `json:"generation"`
-	}
-	if err := json.Unmarshal(event.Data(), &said); err != nil {
-		return broker.Poison(err)
+	var said events.Data
+	if err := given.Event.DataAs(&said); err != nil {
+		return fmt.Errorf("read event: %w", err)
 	}
 
 	s.watch.SetAside(said.ID, said.Generation)
@@ -161,6 +157,3 @@ func (s *Source) Health(ctx context.Context) error { return s.watch.Ready(ctx) }
 
 // Live says why the process has to be started anew; nil if it need not.
 func (s *Source) Live(ctx context.Context) error { return s.watch.Live(ctx) }
-
-// Close ends the queue, and waits for what is in work until ctx ends.
-func (s *Source) Close(ctx context.Context) error { return s.queue.Close(ctx) }

@@ -147,7 +147,7 @@ func (f *fleet) follow(name string, change func(*adapter.Deployment)) *follower 
 	one.stop = sync.OnceFunc(func() {
 		end()
 
-		if err := errors.Join(<-ended, source.Close(context.Background())); err != nil {
+		if err := <-ended; err != nil {
 			f.t.Error(err)
 		}
 	})

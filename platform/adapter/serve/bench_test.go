@@ -25,9 +25,9 @@ import (
 )
 
 // BenchmarkNoChange plays events that change nothing through the whole adapter, from the
-// broker to the ack: the resource is read from an API that answers at once, the object
+// queue to the end: the resource is read from an API that answers at once, the object
 // from the watch of a real cluster, and the status is reported. It prints events a second,
-// and which share of the broker's own pace that is.
+// and which share of the queue's own pace that is.
 func BenchmarkNoChange(b *testing.B) {
 	const resources = 100
 
@@ -70,7 +70,7 @@ func BenchmarkNoChange(b *testing.B) {
 		}
 	}
 
-	b.Run("broker", func(b *testing.B) { pace(b, ids, func(context.Context, cloudevents.Event) error { return nil }) })
+	b.Run("queue", func(b *testing.B) { pace(b, ids, func(context.Context, cloudevents.Event) error { return nil }) })
 
 	var alone, whole float64
 
@@ -85,7 +85,7 @@ func BenchmarkNoChange(b *testing.B) {
 
 			return result.Err
 		})
-		b.ReportMetric(whole/alone, "of-broker")
+		b.ReportMetric(whole/alone, "of-queue")
 	})
 }
 
@@ -105,26 +105,21 @@ func pace(b *testing.B, ids []string, handle broker.Handler) float64 {
 	return perSecond
 }
 
-// play publishes n events and waits until each was handled.
+// play puts n events in line and waits until each was handled.
 func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	b.Helper()
 
-	through, err := broker.NewMemory(platform.Broker{Parallelism: 8}, nil, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-
+	through := newSource(b, platform.Broker{Parallelism: 8}, nil)
 	ctx, cancel := context.WithCancel(b.Context())
 
 	var subscription, left sync.WaitGroup
 
 	hears := make(chan struct{})
-	once := sync.OnceFunc(func() { close(hears) })
 
 	subscription.Go(func() {
-		_ = through.Subscribe(ctx, "clusters", "bench", func(ctx context.Context, event cloudevents.Event) error {
+		through.Run(ctx, func(ctx context.Context, event cloudevents.Event) error {
 			if event.ID() == "ping" {
-				once()
+				close(hears)
 
 				return nil
 			}
@@ -134,20 +129,10 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 		})
 	})
 
-	for ready := false; !ready; {
-		ping := numbered("ping", 0)
-		ping.SetID("ping")
-
-		if err := through.Publish(ctx, "clusters", ping); err != nil {
-			b.Fatal(err)
-		}
-
-		select {
-		case <-hears:
-			ready = true
-		case <-time.After(time.Millisecond):
-		}
-	}
+	ping := numbered("ping", 0)
+	ping.SetID("ping")
+	through.Add(ping)
+	<-hears
 
 	left.Add(n)
 	b.ResetTimer()
@@ -155,9 +140,7 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	begin := time.Now()
 
 	for i := range n {
-		if err := through.Publish(ctx, "clusters", numbered(ids[i%len(ids)], i)); err != nil {
-			b.Fatal(err)
-		}
+		through.Add(numbered(ids[i%len(ids)], i))
 	}
 
 	left.Wait()
@@ -171,7 +154,7 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	return float64(n) / took.Seconds()
 }
 
-// numbered events are all different, so that the broker folds none.
+// numbered events are all different, so that none is folded.
 func numbered(id string, n int) cloudevents.Event {
 	out := event(id, 1)
 	data, _ := json.Marshal(map[string]any{"id": id, "kind": "Cluster", "generation": 1, "n": n})

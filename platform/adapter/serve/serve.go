@@ -34,7 +34,6 @@ const DrainTimeout = 30 * time.Second
 type Source interface {
 	Subscribe(ctx context.Context, topic, subscriptionID string, handle broker.Handler) error
 	Health(ctx context.Context) error
-	Close(ctx context.Context) error
 }
 
 // Options of Run.
@@ -43,7 +42,7 @@ type Options struct {
 	Deployment adapter.Deployment
 	// Version of the program, for the metric build_info.
 	Version string
-	// Events come from it. Run closes it.
+	// Events come from it.
 	Events Source
 	// Handle handles one event: Handle of a pipeline.Pipeline.
 	Handle func(context.Context, cloudevents.Event) pipeline.Result
@@ -67,6 +66,8 @@ type server struct {
 
 	metrics *meters
 	ending  atomic.Bool
+	// late ends events that are still in work when the time to drain is over.
+	late context.Context
 }
 
 // Run handles events until ctx ends, and then drains: it is not ready any more, takes no
@@ -88,6 +89,10 @@ func Run(ctx context.Context, options Options) error {
 		s.Listening(probe.Health, probe.Metrics)
 	}
 
+	late, endLate := context.WithCancel(context.Background())
+	defer endLate()
+
+	s.late = late
 	clients := s.Deployment.Clients.Broker
 	s.Log.InfoContext(ctx, "adapter starts", "adapter", s.Deployment.Adapter.Name, "topic", clients.Topic,
 		"subscription", clients.SubscriptionID, "follows", s.Deployment.Events.ResourceType)
@@ -109,37 +114,33 @@ func Run(ctx context.Context, options Options) error {
 
 	select {
 	case err := <-subscribed:
-		if ctx.Err() == nil {
-			err = cmp.Or(err, errors.New("the source has ended the subscription"))
+		s.ending.Store(true)
 
-			return errors.Join(fmt.Errorf("subscribe to events: %w", err), s.drain(ctx))
+		if ctx.Err() == nil {
+			err = fmt.Errorf("subscribe to events: %w", cmp.Or(err, errors.New("the source has ended the subscription")))
 		}
 
-		return errors.Join(err, s.drain(ctx))
+		return err
 	case <-ctx.Done():
 	}
 
 	s.ending.Store(true)
 	s.Log.InfoContext(ctx, "adapter drains")
 
-	drained := s.drain(ctx)
-	if err := errors.Join(drained, <-subscribed); err != nil {
+	defer time.AfterFunc(DrainTimeout, endLate).Stop()
+
+	err = <-subscribed
+	if late.Err() != nil {
+		err = errors.Join(err, fmt.Errorf("events were still in work after %s", DrainTimeout))
+	}
+
+	if err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
 
 	s.Log.InfoContext(ctx, "adapter has stopped")
 
 	return nil
-}
-
-// drain closes the source of events, which ends what is still in work after the time.
-func (s *server) drain(ctx context.Context) error {
-	s.ending.Store(true)
-
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), DrainTimeout)
-	defer cancel()
-
-	return s.Events.Close(bounded)
 }
 
 func newServer(options Options) (*server, error) {
@@ -219,6 +220,7 @@ func (s *server) work(ctx context.Context, event cloudevents.Event) pipeline.Res
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Deployment.EventTimeout,
 		fmt.Errorf("the event takes longer than event_timeout, %s: %w", s.Deployment.EventTimeout, context.DeadlineExceeded))
 	defer cancel()
+	defer context.AfterFunc(s.late, cancel)()
 
 	ended := s.Looks.begin(&event)
 	result := s.Handle(ctx, event)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/uuid"
@@ -19,10 +21,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
-	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
 // TestALifeOfAResource goes through the real parts: an event makes an object, a change
@@ -132,43 +134,19 @@ func TestAnEventWaitsForTheAPIAndBlocksNobody(t *testing.T) {
 	w.eventually("the event after the outage", func() bool { return w.available(bad.Id) == "True" })
 }
 
-func TestPoisonGoesToTheDeadLetters(t *testing.T) {
+func TestPoisonIsGivenUp(t *testing.T) {
 	w := newWorld(t, env.Namespace(t))
 	w.start()
+	w.send(uuid.NewString(), 0)
 
-	dead := make(chan cloudevents.Event, 10)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-
-	go func() {
-		_ = w.broker.Subscribe(ctx, "clusters"+broker.DeadLetterSuffix, "test", func(_ context.Context, event cloudevents.Event) error {
-			select {
-			case dead <- event:
-			default:
-			}
-
-			return nil
-		})
-	}()
-
-	w.eventually("the dead letter", func() bool {
-		// The subscription may not be there for the first one.
-		if err := w.broker.Publish(t.Context(), "clusters", event(uuid.NewString(), 0)); err != nil {
-			t.Fatal(err)
+	select {
+	case got := <-w.source.dead:
+		if got.Reason != "poison" || got.Tries != 1 {
+			t.Errorf("%+v", got)
 		}
-
-		select {
-		case got := <-dead:
-			if got.Extensions()[broker.ExtensionReason] != "poison" {
-				t.Errorf("%v", got)
-			}
-
-			return true
-		default:
-			return false
-		}
-	})
+	case <-time.After(patience):
+		t.Fatal("it is not given up")
+	}
 
 	cluster := w.cluster(`{"tier":"gold","refuse":"no"}`)
 	w.send(cluster.Id, 1)
@@ -225,17 +203,54 @@ func TestTheEndDrains(t *testing.T) {
 	}
 }
 
+// TestTheDrainIsBounded: what is in work for longer is told to end, and the adapter says so.
+func TestTheDrainIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		events := newSource(t, platform.Broker{}, quiet)
+		events.Add(event(uuid.NewString(), 1))
+
+		ctx, end := context.WithCancel(t.Context())
+		begun, ended := make(chan struct{}), make(chan error, 1)
+
+		go func() {
+			ended <- serve.Run(ctx, serve.Options{
+				Deployment: adapter.Deployment{
+					Clients:      adapter.Clients{Broker: adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}},
+					EventTimeout: time.Hour,
+				},
+				Events: events, Log: quiet,
+				Handle: func(ctx context.Context, _ cloudevents.Event) pipeline.Result {
+					close(begun)
+					<-ctx.Done()
+
+					return pipeline.Result{Status: pipeline.Failed, Err: ctx.Err()}
+				},
+			})
+		}()
+
+		<-begun
+		end()
+
+		from := time.Now()
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "still in work") {
+			t.Errorf("%v", err)
+		}
+
+		if took := time.Since(from); took != serve.DrainTimeout {
+			t.Errorf("it drains for %s", took)
+		}
+	})
+}
+
 func TestABrokerThatIsAway(t *testing.T) {
 	w := newWorld(t, env.Namespace(t))
 
-	if err := w.broker.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
+	w.source.away = errors.New("the broker is closed")
 	err := serve.Run(t.Context(), serve.Options{
-		Deployment: w.deployment, Events: w.broker, Handle: w.handle, Log: slog.New(slog.DiscardHandler),
+		Deployment: w.deployment, Events: w.source, Handle: w.handle, Log: slog.New(slog.DiscardHandler),
 	})
-	if err == nil || !strings.Contains(err.Error(), "subscribe to events") {
+	if err == nil || !strings.Contains(err.Error(), "subscribe to events: the broker is closed") {
 		t.Errorf("%v", err)
 	}
 

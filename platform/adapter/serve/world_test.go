@@ -96,14 +96,65 @@ post:
       api_call: {method: PUT, url: "clusters/{{ .id }}/statuses", body: "{{ .report }}"}
 `
 
-// world is an adapter on a real cluster, a real fleet API, and a broker in this process.
+// source is a queue of this process, as an adapter without a broker has.
+type source struct {
+	*broker.Queue
+
+	// dead are events that were given up.
+	dead chan broker.Letter
+	// away is why nobody can subscribe.
+	away error
+}
+
+func newSource(t testing.TB, conf platform.Broker, log *slog.Logger) *source {
+	t.Helper()
+
+	metrics, err := broker.NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	s := &source{dead: make(chan broker.Letter, 10)}
+	s.Queue = broker.NewQueue(broker.QueueOptions{
+		Conf: conf, Topic: "clusters", Subscription: "landing", Log: log, Metrics: metrics,
+		GiveUp: func(given broker.Letter) error {
+			select {
+			case s.dead <- given:
+			default:
+			}
+
+			return nil
+		},
+	})
+
+	return s
+}
+
+// Subscribe implements serve.Source.
+func (s *source) Subscribe(ctx context.Context, topic, id string, handle broker.Handler) error {
+	switch {
+	case s.away != nil:
+		return s.away
+	case topic != s.Topic || id != s.Subscription:
+		return fmt.Errorf("no topic %s and subscription %s", topic, id)
+	}
+
+	s.Run(ctx, handle)
+
+	return nil
+}
+
+// Health implements serve.Source.
+func (s *source) Health(context.Context) error { return s.away }
+
+// world is an adapter on a real cluster, a real fleet API, and a queue in this process.
 type world struct {
 	t          testing.TB
 	namespace  string
 	url        string
 	api        *client.Client
 	deployment adapter.Deployment
-	broker     *broker.Broker
+	source     *source
 	registry   *prometheus.Registry
 	log        *capture.Buffer
 	handle     func(context.Context, cloudevents.Event) pipeline.Result
@@ -158,12 +209,9 @@ func newWorld(t testing.TB, namespace string) *world {
 		t.Fatal(err)
 	}
 
-	w.broker, err = broker.NewMemory(platform.Broker{
+	w.source = newSource(t, platform.Broker{
 		Parallelism: 4, MaxDeliveries: 1000, MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
-	}, logger, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, logger)
 
 	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(taskFile, "NAMESPACE", namespace))}}, "t.yaml", &w.deployment)
 	if err != nil {
@@ -219,7 +267,7 @@ func (w *world) start() {
 
 	go func() {
 		ended <- serve.Run(ctx, serve.Options{
-			Deployment: w.deployment, Version: "1.2.3", Events: w.broker,
+			Deployment: w.deployment, Version: "1.2.3", Events: w.source,
 			Handle: func(ctx context.Context, event cloudevents.Event) pipeline.Result {
 				if event.ID() == "ping" {
 					listens()
@@ -241,15 +289,10 @@ func (w *world) start() {
 		w.t.Fatal(err)
 	}
 
-	// A broker inside the process keeps nothing for who has not subscribed yet.
+	ping := event("ping", 1)
+	ping.SetID("ping")
+	w.source.Add(ping)
 	w.eventually("the subscription", func() bool {
-		ping := event("ping", 1)
-		ping.SetID("ping")
-
-		if err := w.broker.Publish(w.t.Context(), "clusters", ping); err != nil {
-			w.t.Fatal(err)
-		}
-
 		select {
 		case <-subscribed:
 			return true
@@ -323,13 +366,10 @@ func (w *world) call(method, path, body string) openapi.Resource {
 	return out
 }
 
-// send publishes an event of the cluster.
+// send puts an event of the cluster in line.
 func (w *world) send(id string, generation int32) {
 	w.t.Helper()
-
-	if err := w.broker.Publish(w.t.Context(), "clusters", event(id, generation)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.source.Add(event(id, generation))
 }
 
 func event(id string, generation int32) cloudevents.Event {

@@ -4,7 +4,6 @@
 package platform_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -275,7 +274,7 @@ func (w *world) flood(ids map[string]string) float64 {
 	}, nil, nil)
 	w.must(err)
 
-	defer func() { w.must(to.Close(context.WithoutCancel(w.t.Context()))) }()
+	defer to.Close()
 
 	all := make([]string, 0, rounds*len(ids))
 	for range rounds {
