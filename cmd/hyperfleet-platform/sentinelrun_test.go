@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
@@ -68,20 +70,22 @@ func try(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// TestRun starts the program as its users do, looks at what it tells of itself, and ends it.
+// TestSentinelRun starts the program as its users do, with a mounted file, looks at what it tells of
+// itself, and mounts another file, with which it ends.
 func TestSentinelRun(t *testing.T) {
 	health, metrics := loopback.Address(t), loopback.Address(t)
-	config := file(t, "sentinel.yaml", strings.NewReplacer(
-		"http://127.0.0.1:1", serve(t), "amqp://127.0.0.1:1", "amqp://"+brokers.StartRabbitMQ(t).Address).Replace(goodSentinel))
+	dir, config := t.TempDir(), strings.NewReplacer(
+		"http://127.0.0.1:1", serve(t), "amqp://127.0.0.1:1", "amqp://"+brokers.StartRabbitMQ(t).Address).Replace(goodSentinel)
+	volume.Mount(t, dir, map[string]string{"sentinel.yaml": config})
 
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 
 	cmd := sentinel.New()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetErr(io.Discard)
 	cmd.SetContext(ctx)
-	cmd.SetArgs([]string{"--config", config, "--health-address", health, "--metrics-address", metrics})
+	cmd.SetArgs([]string{"--config", filepath.Join(dir, "sentinel.yaml"), "--health-address", health, "--metrics-address", metrics})
 
 	done := make(chan error, 1)
 
@@ -102,9 +106,9 @@ func TestSentinelRun(t *testing.T) {
 		}
 	}
 
-	cancel()
+	volume.Mount(t, dir, map[string]string{"sentinel.yaml": config + "\nlog: {level: debug}\n"})
 
-	if err := <-done; err != nil {
-		t.Errorf("Execute() = %v", err)
+	if err := <-done; err != nil || ctx.Err() != nil {
+		t.Errorf("Execute() = %v after the file had changed, %v", err, ctx.Err())
 	}
 }
