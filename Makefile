@@ -172,7 +172,9 @@ e2e-agents: ## the real buildkite-agent and gitlab-runner in machines (go doc ./
 lint: ## run every linter (.golangci.yml)
 	@hack/setup.sh lint
 	@bin/golangci-lint config verify
-	@$(as_programs) GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" bin/golangci-lint run ./...
+	@for module in . hack/release; do \
+		(cd $$module && $(as_programs) GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" "$(CURDIR)/bin/golangci-lint" run ./...) || exit 1; \
+	done
 
 generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types, alerts and dashboards from their lists
 	@hack/setup.sh generate

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,7 +103,8 @@ func (r *release) bundle() error {
 			return err
 		}
 
-		entries = append(entries, entry{name: "manifests/" + o.name() + "_" + strings.ToLower(o.kind()) + ".yaml", data: data, mode: 0o644})
+		name := o.name() + "_" + strings.ToLower(o.kind()) + ".yaml"
+		entries = append(entries, entry{name: "manifests/" + name, data: data, mode: 0o644})
 	}
 
 	annotations, err := yaml.Marshal(map[string]any{"annotations": bundleLabels()})
@@ -357,15 +359,15 @@ func (r *release) bundleImage(entries []entry) error {
 	config.OS, config.Architecture, config.Created = "linux", "amd64", v1.Time{Time: r.time}
 	config.Config = v1.Config{Labels: r.labels(bundleName)}
 
-	for name, value := range bundleLabels() {
-		config.Config.Labels[name] = value
-	}
+	maps.Copy(config.Config.Labels, bundleLabels())
 
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return err
 	}
 
-	return r.archive(bundleName, mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+
+	return r.archive(bundleName, mutate.AppendManifests(index, mutate.IndexAddendum{
 		Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}},
 	}))
 }

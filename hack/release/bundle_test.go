@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -260,10 +261,8 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 		t.Errorf("the bundle lacks Deployments %v", deployed)
 	}
 
-	elsewhere := string(read(t, r.file(besideName)))
-	for _, file := range files {
-		elsewhere += "\n---\n" + string(file)
-	}
+	others := slices.Collect(maps.Values(files))
+	elsewhere := string(bytes.Join(append(others, read(t, r.file(besideName))), []byte("\n---\n")))
 
 	for _, o := range objects {
 		covered := []string{"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount", "Deployment"}

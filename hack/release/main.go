@@ -8,10 +8,11 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
-	"log"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -44,9 +45,20 @@ type release struct {
 var versionForm = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("release: ")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 
+	if err := makeRelease(ctx); err != nil {
+		sayf("%v", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop was called
+	}
+}
+
+// sayf tells how far it is.
+func sayf(format string, values ...any) { fmt.Fprintf(os.Stderr, "release: "+format+"\n", values...) }
+
+func makeRelease(ctx context.Context) error {
 	var (
 		r      release
 		commit string
@@ -71,20 +83,18 @@ func main() {
 
 	var err error
 	if r.clients, err = platforms(client); err != nil {
-		log.Fatalf("read -clients: %v", err)
+		return fmt.Errorf("read -clients: %w", err)
 	}
 
 	if r.time, err = time.Parse(time.RFC3339, commit); err != nil {
-		log.Fatalf("read -time: %v", err)
+		return fmt.Errorf("read -time: %w", err)
 	}
 
-	if err := r.run(); err != nil {
-		log.Fatal(err)
-	}
+	return r.run(ctx)
 }
 
 // run makes it. Each step writes files into dist; the checksums come last.
-func (r *release) run() error {
+func (r *release) run(ctx context.Context) error {
 	if !versionForm.MatchString(r.version) {
 		return fmt.Errorf("version %q is not one such as v0.1.0", r.version)
 	}
@@ -97,8 +107,9 @@ func (r *release) run() error {
 		name string
 		make func() error
 	}{
-		{"programs", r.programs}, {"images", r.images}, {"charts", r.charts}, {"manifests", r.manifests}, {"deploy", r.deploy},
-		{"bundle", r.bundle}, {"site", r.site}, {"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
+		{"programs", func() error { return r.programs(ctx) }}, {"images", r.images}, {"charts", r.charts},
+		{"manifests", r.manifests}, {"deploy", r.deploy}, {"bundle", r.bundle}, {"site", func() error { return r.site(ctx) }},
+		{"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
 	} {
 		begun := time.Now()
 
@@ -106,7 +117,7 @@ func (r *release) run() error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 
-		log.Printf("%s: done in %.1fs", step.name, time.Since(begun).Seconds())
+		sayf("%s: done in %.1fs", step.name, time.Since(begun).Seconds())
 	}
 
 	return nil
@@ -135,6 +146,7 @@ func (r *release) empty() error {
 		return fmt.Errorf("empty %s: %w", r.dist, err)
 	}
 
+	//nolint:gosec // everybody may read a release
 	if err := os.MkdirAll(r.dist, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", r.dist, err)
 	}

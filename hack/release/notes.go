@@ -26,8 +26,8 @@ func (r *release) notes() error {
 	var out strings.Builder
 
 	fmt.Fprintf(&out, "# HyperFleet %s\n\n%s\n\n", r.version, section)
-	fmt.Fprintf(&out, "## Where to begin\n\nUnpack `hyperfleet-docs-%s.tgz` and open its `index.html`: *Runners* goes from these files to a first job, "+
-		"*Operate* says what each file is.\n\n", r.plain())
+	fmt.Fprintf(&out, "## Where to begin\n\nUnpack `hyperfleet-docs-%s.tgz` and open its `index.html`: "+
+		"*Runners* goes from these files to a first job, *Operate* says what each file is.\n\n", r.plain())
 	out.WriteString("## Check what you have downloaded\n\n    sha256sum --check --ignore-missing SHA256SUMS\n")
 
 	if r.key != "" {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,7 +69,7 @@ func (r *release) made() []made {
 func platforms(text string) ([]platform, error) {
 	var out []platform
 
-	for _, one := range strings.Fields(text) {
+	for one := range strings.FieldsSeq(text) {
 		system, arch, found := strings.Cut(one, "/")
 		if !found || system == "" || arch == "" || system == "linux" {
 			return nil, fmt.Errorf("%q is not one such as darwin/arm64; those of linux are in -arch", one)
@@ -81,9 +82,9 @@ func platforms(text string) ([]platform, error) {
 }
 
 // programs builds them, out of the module cache alone.
-func (r *release) programs() error {
+func (r *release) programs(ctx context.Context) error {
 	for _, one := range r.made() {
-		if err := r.program(one); err != nil {
+		if err := r.program(ctx, one); err != nil {
 			return err
 		}
 	}
@@ -91,14 +92,14 @@ func (r *release) programs() error {
 	return nil
 }
 
-func (r *release) program(m made) error {
+func (r *release) program(ctx context.Context, m made) error {
 	file, err := absolute(r.file(m.file()))
 	if err != nil {
 		return err
 	}
 
-	cmd := exec.Command("go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false", "-tags", r.tags, "-ldflags", r.ldflags,
-		"-o", file, "./cmd/"+m.name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false", "-tags", r.tags,
+		"-ldflags", r.ldflags, "-o", file, "./cmd/"+m.name)
 	cmd.Dir = r.root
 	// What the environment says of how to build would make other bytes.
 	cmd.Env = append(environ("GOFLAGS", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140"),

@@ -17,6 +17,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -158,9 +159,7 @@ func TestImages(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			for name, data := range contents(t, packed) {
-				inside[name] = data
-			}
+			maps.Copy(inside, contents(t, packed))
 		}
 
 		if got := string(inside["usr/local/bin/hyperfleet"]); got != "hyperfleet-linux-"+one.Platform.Architecture {
@@ -281,7 +280,7 @@ func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
 // The documentation is in it as a site, of this version.
 func TestSite(t *testing.T) {
 	r := fake(t)
-	if err := r.site(); err != nil {
+	if err := r.site(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,14 +12,14 @@ import (
 )
 
 // site packs the documentation as a site, of the sources that the release is made of.
-func (r *release) site() error {
+func (r *release) site(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "hyperfleet-site-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what is left of it is in a folder for such things
 
-	cmd := exec.Command("go", "run", "-mod=readonly", "./hack/site", "-dist", dir, "-version", r.version)
+	cmd := exec.CommandContext(ctx, "go", "run", "-mod=readonly", "./hack/site", "-dist", dir, "-version", r.version)
 	cmd.Dir = r.root
 	cmd.Env = append(environ("GOFLAGS", "GOOS", "GOARCH"), "GOPROXY=off", "GOWORK=off")
 

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"os"
 	"strings"
 )
@@ -66,7 +65,7 @@ func sha256Of(path string) (string, error) {
 //	base64 -d SHA256SUMS.sig >sig && openssl dgst -sha256 -verify release.pub -signature sig SHA256SUMS
 func (r *release) sign() error {
 	if r.key == "" {
-		log.Printf("signature: there is none, for want of a key: give one by KEY=FILE")
+		sayf("signature: there is none, for want of a key: give one by KEY=FILE")
 
 		return nil
 	}
