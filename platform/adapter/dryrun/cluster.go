@@ -260,15 +260,15 @@ func fits(added map[string]any, made *unstructured.Unstructured) bool {
 }
 
 // Apply lays the manifest over the live object. What is null in a manifest is not said there.
-func (c *cluster) Apply(_ context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
-	said, err := merged(map[string]any{}, object.Object)
+func (c *cluster) Apply(_ context.Context, live, said *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+	document, err := merged(map[string]any{}, said.Object)
 	if err != nil {
-		return transport.Applied{}, err
+		return nil, "", err
 	}
 
-	changed, err := c.change(transport.RefTo(live), said)
+	changed, err := c.change(transport.RefTo(live), document)
 
-	return transport.Applied{Object: changed}, err
+	return changed, "", err
 }
 
 // Patch merges a document into the object.
