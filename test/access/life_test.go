@@ -88,11 +88,12 @@ func newLife(t *testing.T, folder, url string, config *rest.Config, lacks grant)
 	deployment := &adapter.Deployment{
 		Adapter: sample.Adapter,
 		Clients: adapter.Clients{
-			HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: url, Version: "v1"},
+			HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: l.adapter, Topic: "clusters"},
 			Maestro:       &adapter.Maestro{KubeConfigPath: "hub"},
 		},
 	}
+	deployment.Clients.HyperFleetAPI.BaseURL = url
 
 	loaded, err := task.LoadFile(samples+folder+"/task.yaml", deployment, task.WithClock(l.clock))
 	l.must(err)

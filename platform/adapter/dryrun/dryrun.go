@@ -74,10 +74,9 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	assumed := options.Deployment == nil
 	if assumed {
-		options.Deployment = &adapter.Deployment{
-			Adapter: adapter.Identity{Name: "dry-run"},
-			Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://hyperfleet-api:8000"}},
-		}
+		options.Deployment = &task.Deployment(false).Default
+		options.Deployment.Adapter.Name = "dry-run"
+		options.Deployment.Clients.HyperFleetAPI.BaseURL = "http://hyperfleet-api:8000"
 	}
 
 	api, errAPI := newAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)

@@ -23,10 +23,11 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func demo() *adapter.Deployment {
-	return &adapter.Deployment{
-		Adapter: adapter.Identity{Name: "demo", Version: "1"}, Environment: []string{"REGION"},
-		Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://fleet.example"}},
-	}
+	out := task.Deployment(false).Default
+	out.Adapter, out.Environment = adapter.Identity{Name: "demo", Version: "1"}, []string{"REGION"}
+	out.Clients.HyperFleetAPI.BaseURL = "http://fleet.example"
+
+	return &out
 }
 
 func readDryRun(t *testing.T, name string) []byte {

@@ -193,14 +193,12 @@ func (w *world) condition(id, kind string) string {
 }
 
 func deployment(url string) *adapter.Deployment {
-	return &adapter.Deployment{
-		Adapter:     adapter.Identity{Name: "landing", Version: "7"},
-		Environment: []string{"REGION"},
-		Clients: adapter.Clients{
-			HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: url, Version: "v1"},
-			Broker:        adapter.Broker{SubscriptionID: "landing", Topic: "clusters"},
-		},
-	}
+	out := task.Deployment(false).Default
+	out.Adapter, out.Environment = adapter.Identity{Name: "landing", Version: "7"}, []string{"REGION"}
+	out.Clients.HyperFleetAPI.BaseURL = url
+	out.Clients.Broker = adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}
+
+	return &out
 }
 
 // phase is a resources phase; nil stands for one that has nothing to do.

@@ -197,10 +197,11 @@ func newWorld(t testing.TB, namespace string) *world {
 	w.url = listening.URL
 	w.deployment = adapter.Deployment{
 		Adapter:      adapter.Identity{Name: "landing", Version: "7"},
-		Clients:      adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: w.url, Version: "v1"}, Broker: adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}},
+		Clients:      adapter.Clients{HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI, Broker: adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}},
 		DebugConfig:  true,
 		EventTimeout: patience, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",
 	}
+	w.deployment.Clients.HyperFleetAPI.BaseURL = w.url
 
 	logger := slog.New(slog.NewJSONHandler(w.log, nil))
 
