@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 )
@@ -69,7 +68,6 @@ type api struct {
 	id, kind   string
 	generation int32
 
-	mu    sync.Mutex
 	calls []Call
 	// gone says that the resource was answered for as missing.
 	gone bool
@@ -78,7 +76,7 @@ type api struct {
 // newAPI reads the file, and compiles its patterns. Base is where the fleet API is.
 func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 	var (
-		out       api
+		out       = api{calls: []Call{}}
 		responses Responses
 		about     struct {
 			ID         string `json:"id"`
@@ -154,9 +152,6 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 		call.Body = string(body)
 	}
 
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
 	answer, ok := a.answer(call)
 	if !ok {
 		a.note(call)
@@ -220,13 +215,6 @@ func (a *api) usual(call Call) (Answer, bool) {
 	})
 
 	return Answer{StatusCode: http.StatusOK, Body: body}, err == nil
-}
-
-func (a *api) made() []Call {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	return append([]Call{}, a.calls...)
 }
 
 func (a *Answer) response(r *http.Request) *http.Response {

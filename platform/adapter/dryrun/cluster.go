@@ -11,9 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -117,7 +115,6 @@ type cluster struct {
 	clock   clock.PassiveClock
 	created map[string]map[string]any
 
-	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
 	// unfound are the keys of objects that were there before the event and that nothing has
 	// found yet, with the reason.
@@ -143,11 +140,9 @@ func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
 	return c
 }
 
-func keyOf(kind schema.GroupVersionKind, namespace, name string) string {
-	return kind.GroupKind().String() + " " + namespace + "/" + name
+func key(ref transport.Ref) string {
+	return ref.GVK.GroupKind().String() + " " + ref.Namespace + "/" + ref.Name
 }
-
-func key(ref transport.Ref) string { return keyOf(ref.GVK, ref.Namespace, ref.Name) }
 
 // complete adds what a server adds.
 func (c *cluster) complete(object *unstructured.Unstructured) {
@@ -168,16 +163,13 @@ func (c *cluster) Namespaced(schema.GroupVersionKind) bool { return false }
 
 // Find reads the objects that match, by name.
 func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	var out []*unstructured.Unstructured
 
 	for _, at := range slices.Sorted(maps.Keys(c.objects)) {
 		object := c.objects[at]
 
-		if query.Name != "" && at != keyOf(query.GVK, query.Namespace, query.Name) ||
-			query.Namespace != "" && query.Namespace != object.GetNamespace() ||
+		if query.Name != "" && query.Name != object.GetName() ||
+			query.Name+query.Namespace != "" && query.Namespace != object.GetNamespace() ||
 			query.GVK.GroupKind() != object.GroupVersionKind().GroupKind() {
 			continue
 		}
@@ -215,9 +207,6 @@ func unlike(want, have map[string]string) string {
 
 // passedOver are the objects that were there, and that nothing has found.
 func (c *cluster) passedOver() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	out := make([]string, 0, len(c.unfound))
 	for _, at := range slices.Sorted(maps.Keys(c.unfound)) {
 		out = append(out, at+": "+c.unfound[at])
@@ -228,9 +217,6 @@ func (c *cluster) passedOver() []string {
 
 // Create makes an object.
 func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	made := object.DeepCopy()
 
 	at := key(transport.RefTo(made))
@@ -238,12 +224,9 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 		return nil, errclass.New(errclass.Transient, transport.ReasonExists, "create %s: %w", at, transport.ErrExists)
 	}
 
-	if added, ok := c.created[made.GetName()]; ok && fits(added, made) {
-		var err error
-		// The manifest's own values stay.
-		if made.Object, err = merged(added, made.Object); err != nil {
-			return nil, err
-		}
+	added, there := c.created[made.GetName()]
+	if kind, said := added["kind"]; there && (!said || kind == made.GetKind()) {
+		made.Object = merged(added, made.Object) // the manifest's own values stay
 	}
 
 	c.complete(made)
@@ -252,47 +235,22 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 	return made.DeepCopy(), nil
 }
 
-// fits tells whether what is to be added is for an object of this kind.
-func fits(added map[string]any, made *unstructured.Unstructured) bool {
-	kind, said := added["kind"].(string)
-
-	return !said || kind == made.GetKind()
-}
-
 // Apply lays the manifest over the live object. What is null in a manifest is not said there.
-func (c *cluster) Apply(_ context.Context, live, said *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
-	document, err := merged(map[string]any{}, said.Object)
-	if err != nil {
-		return nil, "", err
-	}
-
-	changed, err := c.change(transport.RefTo(live), document)
+func (c *cluster) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+	changed, err := c.Patch(ctx, transport.RefTo(live), merged(nil, object.Object))
 
 	return changed, "", err
 }
 
 // Patch merges a document into the object.
 func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	return c.change(ref, document)
-}
-
-func (c *cluster) change(ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	now, ok := c.objects[key(ref)]
 	if !ok {
 		return nil, missing(ref)
 	}
 
-	object, err := merged(now.Object, document)
-	if err != nil {
-		return nil, err
-	}
-
-	changed := &unstructured.Unstructured{Object: object}
-	c.count++
-	changed.SetResourceVersion(strconv.Itoa(c.count))
+	changed := &unstructured.Unstructured{Object: merged(now.Object, document)}
+	c.complete(changed)
 	c.objects[key(ref)] = changed
 
 	return changed.DeepCopy(), nil
@@ -300,9 +258,6 @@ func (c *cluster) change(ref transport.Ref, document map[string]any) (*unstructu
 
 // Delete removes an object; one with finalizers stays, and is being deleted.
 func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.DeletionPropagation) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	object, ok := c.objects[key(ref)]
 	if !ok {
 		return missing(ref)
@@ -327,24 +282,25 @@ func missing(ref transport.Ref) error {
 }
 
 // merged is an object with a merge patch (RFC 7396).
-func merged(object, patch map[string]any) (map[string]any, error) {
-	before, err := json.Marshal(object)
-	if err != nil {
-		return nil, err
+func merged(object, patch map[string]any) map[string]any {
+	out := maps.Clone(object)
+	if out == nil {
+		out = map[string]any{}
 	}
 
-	document, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
+	for key, value := range patch {
+		below, isMap := value.(map[string]any)
+
+		switch {
+		case value == nil:
+			delete(out, key)
+		case isMap:
+			was, _ := out[key].(map[string]any)
+			out[key] = merged(was, below)
+		default:
+			out[key] = value
+		}
 	}
 
-	after, err := jsonpatch.MergePatch(before, document)
-	if err != nil {
-		return nil, err
-	}
-
-	out := map[string]any{}
-	err = json.Unmarshal(after, &out)
-
-	return out, err
+	return out
 }

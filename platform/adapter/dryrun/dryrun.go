@@ -104,7 +104,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	return &Report{
 		Adapter: deployment.Adapter.Name, Assumed: assumed, Trace: result.Trace,
-		PassedOver: objects.passedOver(), Calls: api.made(), Objects: objects.all(),
+		PassedOver: objects.passedOver(), Calls: api.calls, Objects: objects.all(),
 	}, nil
 }
 
@@ -126,9 +126,6 @@ func (s still) NewTimer(time.Duration) clock.Timer { return s.RealClock.NewTimer
 
 // all are the objects by kind and name.
 func (c *cluster) all() []map[string]any {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	out := []map[string]any{}
 
 	for _, name := range slices.Sorted(maps.Keys(c.objects)) {
