@@ -16,80 +16,29 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 // Discovery is what the cluster has, and what it adds to what is made there.
 type Discovery struct {
 	// Existing are objects that are there before the event, by their names.
-	Existing map[string]map[string]any `json:"existing"`
+	Existing map[string]map[string]any `yaml:"existing"`
 	// Created are added to objects of that name when they are made: a status, a UID.
-	Created map[string]map[string]any `json:"created"`
+	Created map[string]map[string]any `yaml:"created"`
 }
 
-// ParseDiscovery reads the file of --discovery: {"existing": {NAME: OBJECT}, "created":
-// {NAME: OBJECT}}, or just {NAME: OBJECT}: an object there that bears a label or an
-// annotation of hyperfleet.io/ exists before the event, and one without is added to what
-// is made.
-func ParseDiscovery(data []byte) (Discovery, error) {
-	var objects map[string]map[string]any
-	if len(data) > 0 {
-		if err := json.Unmarshal(data, &objects); err != nil {
-			return Discovery{}, fmt.Errorf("read discovery: %w", err)
-		}
-	}
-
-	if structured(objects) {
-		var out Discovery
-		if err := json.Unmarshal(data, &out); err != nil {
-			return Discovery{}, fmt.Errorf("read discovery: something in existing or created is no object: %w", err)
-		}
-
-		return out, check(out)
-	}
-
-	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
-
-	for name, object := range objects {
-		if marked(object) {
-			out.Existing[name] = object
-		} else {
-			out.Created[name] = object
-		}
+// parseDiscovery reads the file of --discovery.
+func parseDiscovery(data []byte) (Discovery, error) {
+	var out Discovery
+	if err := strictyaml.Decode("discovery", data, &out); err != nil {
+		return out, fmt.Errorf("read discovery, which has objects by their names below existing and created: %w", err)
 	}
 
 	return out, check(out)
-}
-
-// structured tells {"existing": ...} from a map of objects.
-func structured(objects map[string]map[string]any) bool {
-	for name, object := range objects {
-		_, isObject := object["kind"].(string)
-		if name != "existing" && name != "created" || isObject {
-			return false
-		}
-	}
-
-	return len(objects) > 0
-}
-
-func marked(object map[string]any) bool {
-	o := unstructured.Unstructured{Object: object}
-
-	for _, all := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
-		for key := range all {
-			if strings.HasPrefix(key, adapter.Prefix) {
-				return true
-			}
-		}
-	}
-
-	return false
 }
 
 func check(discovery Discovery) error {

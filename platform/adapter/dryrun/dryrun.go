@@ -80,7 +80,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	}
 
 	api, errAPI := newAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)
-	discovery, errDiscovery := ParseDiscovery(options.Discovery)
+	discovery, errDiscovery := parseDiscovery(options.Discovery)
 
 	if err := errors.Join(errAPI, errDiscovery); err != nil {
 		return nil, err
