@@ -185,8 +185,8 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 }
 
 // Apply lays the manifest over the live object. What is null in a manifest is not said there.
-func (c *cluster) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
-	changed, err := c.Patch(ctx, transport.RefTo(live), merged(nil, object.Object))
+func (c *cluster) Apply(ctx context.Context, live, said *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+	changed, err := c.Patch(ctx, transport.RefTo(live), merged(nil, said.Object))
 
 	return changed, "", err
 }

@@ -80,7 +80,8 @@ func New(options Options) (*Pipeline, error) {
 
 	p := &Pipeline{
 		Options: options, seen: resources.NewGenerations(), resources: resources.Run,
-		stamper: stamp.New(options.Deployment.Adapter.Name, options.Keys), config: task.Redacted(options.Deployment), env: map[string]any{},
+		stamper: stamp.New(options.Deployment.Adapter.Name, options.Keys),
+		config:  task.Redacted(options.Deployment), env: map[string]any{},
 	}
 	for name, value := range options.Env {
 		p.env[name] = value
