@@ -6,7 +6,6 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -93,10 +92,6 @@ func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error)
 
 // New makes a client. Nothing is asked of the cluster yet.
 func New(options Options) (*Client, error) {
-	if options.Config == nil || options.Adapter == "" {
-		return nil, errors.New("make kubernetes transport: it needs the cluster's configuration and the adapter's name")
-	}
-
 	options.System = cmp.Or(options.System, transport.Kubernetes)
 	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
