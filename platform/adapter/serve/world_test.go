@@ -48,7 +48,7 @@ const patience = time.Minute
 
 var (
 	env   *kube.Env
-	fleet http.Handler
+	fleet *fleetapi.API
 	names atomic.Int64
 )
 
@@ -403,12 +403,12 @@ func (w *world) eventually(what string, is func() bool) {
 
 // available is "STATUS REASON" of the adapter's report.
 func (w *world) available(id string) string {
-	list, err := w.api.Statuses(w.t.Context(), id)
-	if err != nil || len(list.Items) == 0 {
+	list, err := fleet.Store.Statuses(w.t.Context(), id)
+	if err != nil || len(list) == 0 {
 		return "none"
 	}
 
-	for _, condition := range list.Items[0].Conditions {
+	for _, condition := range list[0].Conditions {
 		if condition.Type == "Available" {
 			return strings.TrimSpace(condition.Status + " " + condition.Reason)
 		}
