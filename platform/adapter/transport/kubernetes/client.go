@@ -70,17 +70,9 @@ var _ transport.Client = (*Client)(nil)
 // Config reads how the cluster is reached: from the kubeconfig, else from the pod that
 // the program runs in.
 func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error) {
-	var (
-		config *rest.Config
-		err    error
-	)
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeConfigPath}
 
-	if kubeConfigPath != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeConfigPath)
-	} else {
-		config, err = rest.InClusterConfig()
-	}
-
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w; set clients.kubernetes.kube_config_path outside a cluster", kubeConfigPath, err)
 	}
@@ -164,16 +156,14 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 
 // operation names a call for the metrics.
 func operation(request *http.Request) string {
-	if watching(request) {
+	if kubeconfig.Watches(request) {
 		return "watch"
 	}
 
 	return request.Method
 }
 
-func watching(request *http.Request) bool { return request.URL.Query().Get("watch") == "true" }
-
 // repeatable are reads. Writes are not repeated: the event is handled again.
 func repeatable(request *http.Request) bool {
-	return request.Method == http.MethodGet && !watching(request)
+	return request.Method == http.MethodGet && !kubeconfig.Watches(request)
 }
