@@ -101,10 +101,6 @@ func New(options Options) (*Env, error) {
 	names := make([]string, 0, len(options.Variables))
 
 	for _, variable := range options.Variables {
-		if slices.Contains(names, variable.Name) {
-			return nil, fmt.Errorf("declare variable %s: it is declared twice", variable.Name)
-		}
-
 		kind := variable.Type
 		if kind == nil {
 			kind = cel.DynType

@@ -111,21 +111,3 @@ func (c *converter) nativeList(value traits.Lister, depth int) (any, error) {
 
 	return out, nil
 }
-
-// kindOf says what kind of value it is, without the value.
-func kindOf(value any) string {
-	switch value.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "a bool"
-	case string:
-		return "a text"
-	case int64, float64:
-		return "a number"
-	case []any:
-		return "a list"
-	default:
-		return "a map"
-	}
-}

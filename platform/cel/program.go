@@ -23,8 +23,6 @@ var (
 	ErrCost = errors.New("the expression costs too much")
 	// ErrTime is an expression that took too long.
 	ErrTime = errors.New("the expression takes too long")
-	// ErrNotBool is a value that is not a bool where one is wanted.
-	ErrNotBool = errors.New("the expression does not yield a bool")
 )
 
 // Program is an expression that was checked. It is safe for concurrent use.
@@ -56,7 +54,7 @@ func (e *EvalError) Error() string {
 	return fmt.Sprintf("evaluate expression: %d:%d: %s", e.Line, e.Column, e.Message)
 }
 
-// Unwrap is ErrCost, ErrTime, ErrNotBool, a context's error, or nil.
+// Unwrap is ErrCost, ErrTime, a context's error, or nil.
 func (e *EvalError) Unwrap() error { return e.cause }
 
 // Eval gives the value as map[string]any, []any, string, int64, float64, bool or nil. A
@@ -88,7 +86,9 @@ func (p *Program) Bool(ctx context.Context, vars map[string]any) (bool, error) {
 
 	yes, ok := value.(bool)
 	if !ok {
-		return false, &EvalError{Message: fmt.Sprintf("yields %s, want a bool", kindOf(value)), cause: ErrNotBool}
+		kind := types.DefaultTypeAdapter.NativeToValue(value).Type().TypeName()
+
+		return false, &EvalError{Message: fmt.Sprintf("yields %s, want a bool", strings.TrimSuffix(kind, "_type"))}
 	}
 
 	return yes, nil

@@ -145,14 +145,6 @@ func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Dura
 	})
 }
 
-// Statuses reads the newest report of each adapter, of 100 at most.
-func (c *Client) Statuses(ctx context.Context, id string) (*openapi.StatusList, error) {
-	return call[openapi.StatusList](ctx, c, request{
-		what: "list statuses of " + id, method: http.MethodGet, path: []string{"resources", id, "statuses"},
-		query: url.Values{"size": {strconv.Itoa(MaxPageSize)}},
-	})
-}
-
 // PutStatus reports as an adapter. False: the report said nothing new, and the API
 // discarded it. ErrNotFound if the resource is gone.
 func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (bool, error) {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -19,20 +18,19 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// maxIdle connections are kept for the next calls.
+// maxIdle connections are kept for the next calls: several are made at once.
 const maxIdle = 32
-
-var errToken = errors.New("token file is empty, or has more than one line")
 
 // newTransport gives the chain that a call goes through: header, tries, timeout of a
 // try, count, network.
 func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, error) {
 	next := options.Transport
 	if next == nil {
-		network, err := network(conf.CAFile)
+		network, err := Network(conf.CAFile)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +53,9 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 	return heading(again, conf.TokenFile, options), nil
 }
 
-func network(caFile string) (*http.Transport, error) {
+// Network makes connections to a fleet API, whose certificate is by an authority of the file,
+// if there is one.
+func Network(caFile string) (*http.Transport, error) {
 	network := httpbound.Plain()
 	network.MaxIdleConnsPerHost = maxIdle
 
@@ -100,17 +100,16 @@ func heading(next http.RoundTripper, tokenFile string, options Options) http.Rou
 
 // Token reads the token for the fleet API, which is one line.
 func Token(file string) (string, error) {
-	data, err := os.ReadFile(file)
+	token, err := log.ReadSecret(file)
+	if err == nil && strings.ContainsAny(token.Reveal(), "\r\n") {
+		err = fmt.Errorf("%s has more than one line", file)
+	}
+
 	if err != nil {
 		return "", fmt.Errorf("hyperfleet_api.token_file: %w", err)
 	}
 
-	token := strings.TrimSpace(string(data))
-	if token == "" || strings.ContainsAny(token, "\r\n") {
-		return "", fmt.Errorf("hyperfleet_api.token_file: %s: %w", file, errToken)
-	}
-
-	return token, nil
+	return token.Reveal(), nil
 }
 
 type waitKey struct{}

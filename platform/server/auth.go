@@ -38,26 +38,22 @@ type issuer struct {
 
 // CheckIssuers says what is wrong with the issuers of a configuration.
 func CheckIssuers(configs []platform.Issuer) error {
-	var errs []error
+	var wrong mistakes
 
 	seen := map[string]bool{}
 
 	for i, one := range configs {
-		wrong := func(bad bool, text string) {
-			if bad {
-				errs = append(errs, fmt.Errorf("configs[%d]: %s", i, text))
-			}
-		}
+		at := fmt.Sprintf("configs[%d]: ", i)
 
-		wrong(one.IssuerURL == "", "issuer_url: name the issuer: anybody may have such keys")
-		wrong(one.IssuerURL != "" && seen[one.IssuerURL], "issuer_url: it is there twice")
-		wrong((one.JWKCertURL == "") == (one.JWKCertFile == ""), "set jwk_cert_url or jwk_cert_file, one of them")
-		wrong(one.JWKCertCAFile != "" && one.JWKCertURL == "", "jwk_cert_ca_file goes with jwk_cert_url")
+		wrong.when(one.IssuerURL == "", at+"issuer_url: name the issuer: anybody may have such keys")
+		wrong.when(one.IssuerURL != "" && seen[one.IssuerURL], at+"issuer_url: it is there twice")
+		wrong.when((one.JWKCertURL == "") == (one.JWKCertFile == ""), at+"set jwk_cert_url or jwk_cert_file, one of them")
+		wrong.when(one.JWKCertCAFile != "" && one.JWKCertURL == "", at+"jwk_cert_ca_file goes with jwk_cert_url")
 
 		seen[one.IssuerURL] = true
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(wrong...)
 }
 
 func (s *Server) loadIssuers() error {

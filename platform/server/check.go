@@ -4,6 +4,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,16 @@ const (
 	maxMessage    = 32 << 10
 	maxAdapter    = 63
 )
+
+// mistakes are what is wrong with a configuration.
+type mistakes []error
+
+// when notes one where something is so.
+func (m *mistakes) when(bad bool, text string) {
+	if bad {
+		*m = append(*m, errors.New(text))
+	}
+}
 
 // faults are what is wrong with a request, by field.
 type faults []entity.FieldError

@@ -188,9 +188,9 @@ func TestForceDelete(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	entries, err := a.store.AuditLog(t.Context(), cluster.Id)
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("%+v %v", entries, err)
+	entries := a.audit(cluster.Id)
+	if len(entries) != 1 {
+		t.Fatalf("%+v", entries)
 	}
 
 	want := store.AuditEntry{

@@ -16,6 +16,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
+// allCodes are all of them.
+func allCodes() []*Code {
+	return []*Code{
+		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMedia, CodeMethod, CodeCursorGone, CodeUnknown,
+		CodeNotTrusted, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
+		CodeRule, CodeUnavailable, CodeKeysNotThere,
+	}
+}
+
 // TestReference holds the page of the API to its codes, metrics and reasons.
 func TestReference(t *testing.T) {
 	t.Parallel()
@@ -25,7 +34,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, code := range Codes() {
+	for _, code := range allCodes() {
 		if want := fmt.Sprintf("| `%s` | %d |", code.ID, code.Status); !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %s", want)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -74,21 +75,49 @@ func kinds() []platform.Entity {
 
 // api is a running server with its database.
 type api struct {
-	t       *testing.T
-	url     string
-	clock   *clocktesting.FakeClock
-	store   *store.Store
-	metrics *prometheus.Registry
-	log     *capture.Buffer
-	header  http.Header
-	doc     *openapi3.T
-	routes  *http.ServeMux
+	t   *testing.T
+	url string
+	// database is where it keeps its state.
+	database string
+	clock    *clocktesting.FakeClock
+	store    *store.Store
+	metrics  *prometheus.Registry
+	log      *capture.Buffer
+	header   http.Header
+	doc      *openapi3.T
+	routes   *http.ServeMux
+}
+
+// audit reads what was done to a resource, oldest first.
+func (a *api) audit(id string) []store.AuditEntry {
+	a.t.Helper()
+
+	conn, err := pgx.Connect(a.t.Context(), a.database)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+
+	rows, err := conn.Query(a.t.Context(),
+		"select at, actor, action, reason, resource_id, kind, name, removed from audit where resource_id = $1 order by id", id)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+
+	entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[store.AuditEntry])
+	if err != nil {
+		a.t.Fatal(err)
+	}
+
+	return entries
 }
 
 func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Helper()
 
-	opened, err := store.Open(t.Context(), store.Options{URL: database.Database(t), Timeout: time.Minute})
+	keptAt := database.Database(t)
+
+	opened, err := store.Open(t.Context(), store.Options{URL: keptAt, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +125,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Cleanup(opened.Close)
 
 	a := &api{
-		t: t, clock: clocktesting.NewFakeClock(start()), store: opened, metrics: prometheus.NewRegistry(), log: &capture.Buffer{},
+		t: t, database: keptAt, clock: clocktesting.NewFakeClock(start()), store: opened, metrics: prometheus.NewRegistry(), log: &capture.Buffer{},
 		header: http.Header{}, routes: http.NewServeMux(),
 	}
 	options := server.Options{

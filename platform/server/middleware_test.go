@@ -45,7 +45,7 @@ func TestPanic(t *testing.T) {
 func TestCodes(t *testing.T) {
 	t.Parallel()
 
-	for _, code := range Codes() {
+	for _, code := range allCodes() {
 		parts := strings.Split(code.ID, "-")
 		if len(parts) != 3 || parts[0] != "HYPERFLEET" || code.Title == "" || http.StatusText(code.Status) == "" {
 			t.Errorf("%+v", *code)

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
@@ -28,7 +30,7 @@ func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) { withBo
 
 // GetResource answers one.
 func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
-	out, err := s.get(r.Context(), about(r.Context()).scope, or(params.Search, ""))
+	out, err := s.get(r.Context(), about(r.Context()).scope, ptr.Deref(params.Search, ""))
 	s.reply(w, r, out, err)
 }
 

@@ -55,15 +55,6 @@ var (
 	CodeKeysNotThere = &Code{"HYPERFLEET-SVC-101", http.StatusServiceUnavailable, "Tokens can not be checked"}
 )
 
-// Codes are all of them.
-func Codes() []*Code {
-	return []*Code{
-		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMedia, CodeMethod, CodeCursorGone, CodeUnknown,
-		CodeNotTrusted, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
-		CodeRule, CodeUnavailable, CodeKeysNotThere,
-	}
-}
-
 // Error is an answer that is a problem.
 type Error struct {
 	Code   *Code

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 	"github.com/hyperfleet/hyperfleet/platform/search"
@@ -57,9 +59,9 @@ func (s *Server) list(ctx context.Context, at scope, query openapi.ListResources
 	}
 
 	ask := store.ListQuery{
-		Search: or(query.Search, ""), Order: or(query.Order, "created_time desc"), Page: or(query.Page, 1),
-		Size: or(query.Size, 20), RefType: or(query.RefType, ""), RefTargetID: or(query.RefTargetId, ""),
-		Kind: or(query.Kind, ""), Tenancy: about(ctx).tenancy,
+		Search: ptr.Deref(query.Search, ""), Order: ptr.Deref(query.Order, "created_time desc"), Page: ptr.Deref(query.Page, 1),
+		Size: ptr.Deref(query.Size, 20), RefType: ptr.Deref(query.RefType, ""), RefTargetID: ptr.Deref(query.RefTargetId, ""),
+		Kind: ptr.Deref(query.Kind, ""), Tenancy: about(ctx).tenancy,
 	}
 
 	if at.kind != nil {
@@ -118,11 +120,11 @@ func (s *Server) statuses(ctx context.Context, at scope, query openapi.ListResou
 		found = slices.DeleteFunc(found, func(one openapi.AdapterStatus) bool { return !slices.Contains(wanted, one.Adapter) })
 	}
 
-	if err := orderStatuses(found, or(query.Order, "adapter")); err != nil {
+	if err := orderStatuses(found, ptr.Deref(query.Order, "adapter")); err != nil {
 		return answer{}, err
 	}
 
-	page, size := or(query.Page, 1), or(query.Size, 20)
+	page, size := ptr.Deref(query.Page, 1), ptr.Deref(query.Size, 20)
 	from := min((page-1)*size, len(found))
 	items := append([]openapi.AdapterStatus{}, found[from:min(from+size, len(found))]...)
 
@@ -170,7 +172,7 @@ func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (
 		return answer{}, err
 	}
 
-	after, wait := or(query.After, ""), time.Duration(or(query.Wait, 0))*time.Second
+	after, wait := ptr.Deref(query.After, ""), time.Duration(ptr.Deref(query.Wait, 0))*time.Second
 
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -183,7 +185,8 @@ func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (
 	}
 
 	feed, err := s.store.Changes(waiting, store.ChangeQuery{
-		After: after, Kind: or(query.Kind, ""), Tenancy: about(ctx).tenancy, Limit: or(query.Limit, 500), Wait: wait,
+		After: after, Kind: ptr.Deref(query.Kind, ""), Tenancy: about(ctx).tenancy, Limit: ptr.Deref(query.Limit, 500),
+		Wait: wait,
 	})
 
 	switch {
@@ -209,7 +212,7 @@ func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (
 // knownKind refuses a kind that is not registered: of a misspelt one there is never
 // anything.
 func (s *Server) knownKind(kind *string) error {
-	if name := or(kind, ""); name != "" && s.registry.ByKind(name) == nil {
+	if name := ptr.Deref(kind, ""); name != "" && s.registry.ByKind(name) == nil {
 		return invalid(entity.FieldError{Field: "kind", Message: "is not a registered kind"})
 	}
 
@@ -241,12 +244,4 @@ func (s *Server) lease(ctx context.Context, name string, ask openapi.LeaseReques
 	lease.ExpiresInSeconds = max(lease.ExpiresInSeconds, 0)
 
 	return answer{http.StatusOK, lease}, nil
-}
-
-func or[T any](value *T, otherwise T) T {
-	if value == nil {
-		return otherwise
-	}
-
-	return *value
 }

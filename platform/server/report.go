@@ -39,8 +39,8 @@ func (s *Server) report(ctx context.Context, at scope, report openapi.StatusRepo
 	return write(ctx, s, func(ctx context.Context, u *requestTx) (answer, error) { return u.report(ctx, at, report) })
 }
 
-func (u *requestTx) report(ctx context.Context, at scope, report openapi.StatusReport) (answer, error) {
-	r, all, err := u.lockForReport(ctx, at)
+func (u *requestTx) report(ctx context.Context, on scope, report openapi.StatusReport) (answer, error) {
+	r, all, err := u.lockForReport(ctx, on)
 	if err != nil {
 		return answer{}, err
 	}
@@ -56,10 +56,17 @@ func (u *requestTx) report(ctx context.Context, at scope, report openapi.StatusR
 		})
 	}
 
-	before := of(all, report.Adapter)
+	at, found := slices.BinarySearchFunc(all, report.Adapter, func(s openapi.AdapterStatus, adapter string) int {
+		return strings.Compare(s.Adapter, adapter)
+	})
+
+	var before *openapi.AdapterStatus
+	if found {
+		before = &all[at]
+	}
 
 	if discard := conditions.Discard(report, before, r.Generation); discard != "" {
-		u.log.DebugContext(ctx, "a report was discarded", slog.String("resource", at.id),
+		u.log.DebugContext(ctx, "a report was discarded", slog.String("resource", on.id),
 			slog.String("adapter", report.Adapter), slog.String("why", discard))
 
 		return answer{status: http.StatusNoContent}, nil
@@ -76,8 +83,14 @@ func (u *requestTx) report(ctx context.Context, at scope, report openapi.StatusR
 		return out, nil
 	}
 
+	if found {
+		all[at] = stored
+	} else {
+		all = slices.Insert(all, at, stored)
+	}
+
 	// The lock keeps them as they are.
-	u.statuses = map[string][]openapi.AdapterStatus{r.ID: with(all, stored)}
+	u.statuses = map[string][]openapi.AdapterStatus{r.ID: all}
 
 	// Other conditions follow, or the end of the resource and of owners that wait for it.
 	gone, err := u.settleOrGo(ctx, kind, &r)
@@ -148,29 +161,4 @@ func (u *requestTx) lockOwners(ctx context.Context, id string) error {
 	}
 
 	return nil
-}
-
-// of gives the report of an adapter, nil if there is none.
-func of(all []openapi.AdapterStatus, adapter string) *openapi.AdapterStatus {
-	at := slices.IndexFunc(all, func(s openapi.AdapterStatus) bool { return s.Adapter == adapter })
-	if at < 0 {
-		return nil
-	}
-
-	return &all[at]
-}
-
-// with gives all reports with a new one in its place, by adapter's name.
-func with(all []openapi.AdapterStatus, one openapi.AdapterStatus) []openapi.AdapterStatus {
-	at, found := slices.BinarySearchFunc(all, one.Adapter, func(s openapi.AdapterStatus, adapter string) int {
-		return strings.Compare(s.Adapter, adapter)
-	})
-	out := slices.Clone(all)
-	if found {
-		out[at] = one
-
-		return out
-	}
-
-	return slices.Insert(out, at, one)
 }

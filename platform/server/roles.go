@@ -40,33 +40,29 @@ type caller struct {
 
 // CheckRoles says what is wrong with the roles of a configuration with these issuers.
 func CheckRoles(bindings []platform.RoleBinding, issuers []platform.Issuer) error {
-	var errs []error
+	var wrong mistakes
 
 	roles := []string{
 		platform.RoleReader, platform.RoleWriter, platform.RoleAdapter, platform.RoleSentinel, platform.RoleAdmin,
 	}
 
 	for i, one := range bindings {
-		wrong := func(bad bool, text string) {
-			if bad {
-				errs = append(errs, fmt.Errorf("roles[%d]: %s", i, text))
-			}
-		}
+		at := fmt.Sprintf("roles[%d]: ", i)
 		named := (len(one.Adapters) > 0) != (one.AdapterClaim != "")
 
-		wrong(!slices.Contains(roles, one.Role), fmt.Sprintf("role %q: write %s", one.Role, strings.Join(roles, ", ")))
+		wrong.when(!slices.Contains(roles, one.Role), fmt.Sprintf("%srole %q: write %s", at, one.Role, strings.Join(roles, ", ")))
 		known := slices.ContainsFunc(issuers, func(from platform.Issuer) bool { return from.IssuerURL == one.Issuer })
 
-		wrong(one.Issuer != "" && !known, "issuer: it is none of server.jwt.configs")
-		wrong(one.Issuer == "" && len(issuers) > 1, "issuer: say whose tokens are meant, there are several issuers")
-		wrong(len(one.Values) == 0 || slices.Contains(one.Values, ""), "values: name those that the claim may have")
-		wrong(one.Role == platform.RoleAdapter && !named, "role adapter: set adapters or adapter_claim, one of them")
-		wrong(one.Role != platform.RoleAdapter && (len(one.Adapters) > 0 || one.AdapterClaim != ""),
-			"adapters and adapter_claim go with role adapter")
-		wrong(slices.Contains(one.Adapters, AnyAdapter), "adapters: name them, a caller does not report as any")
+		wrong.when(one.Issuer != "" && !known, at+"issuer: it is none of server.jwt.configs")
+		wrong.when(one.Issuer == "" && len(issuers) > 1, at+"issuer: say whose tokens are meant, there are several issuers")
+		wrong.when(len(one.Values) == 0 || slices.Contains(one.Values, ""), at+"values: name those that the claim may have")
+		wrong.when(one.Role == platform.RoleAdapter && !named, at+"role adapter: set adapters or adapter_claim, one of them")
+		wrong.when(one.Role != platform.RoleAdapter && (len(one.Adapters) > 0 || one.AdapterClaim != ""),
+			at+"adapters and adapter_claim go with role adapter")
+		wrong.when(slices.Contains(one.Adapters, AnyAdapter), at+"adapters: name them, a caller does not report as any")
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(wrong...)
 }
 
 // rolesOf gives what the claims of an issuer's token come to.

@@ -84,10 +84,6 @@ var _ ServerInterface = (*Server)(nil)
 // New makes the handler of the API. Its error names all that is wrong with the registered
 // kinds.
 func New(options Options) (http.Handler, error) {
-	if options.Store == nil {
-		return nil, errors.New("make server: a store is needed")
-	}
-
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 	options.Stopping = cmp.Or(options.Stopping, context.Background())

@@ -28,37 +28,29 @@ func CheckTenant(tenant platform.Tenant, tokens bool) error {
 		return nil
 	}
 
-	var errs []error
+	var wrong mistakes
 
 	required, claims := false, false
 	keys := map[string]bool{}
 	headers := map[string]bool{strings.ToLower(tenant.SystemHeader): true, strings.ToLower(authorization): true}
 
 	for i, one := range tenant.Dimensions {
-		wrong := func(bad bool, text string) {
-			if bad {
-				errs = append(errs, fmt.Errorf("dimensions[%d]: %s", i, text))
-			}
-		}
+		at := fmt.Sprintf("dimensions[%d]: ", i)
 
-		wrong(one.Key == "" || keys[one.Key], "key: give each a name of its own")
-		wrong((one.Claim == "") == (one.Header == ""), "set claim or header, one of them")
-		wrong(one.Claim != "" && !tokens, "claim: it is one of a token, set server.jwt")
-		wrong(one.Header != "" && headers[strings.ToLower(one.Header)], "header: it is another's")
+		wrong.when(one.Key == "" || keys[one.Key], at+"key: give each a name of its own")
+		wrong.when((one.Claim == "") == (one.Header == ""), at+"set claim or header, one of them")
+		wrong.when(one.Claim != "" && !tokens, at+"claim: it is one of a token, set server.jwt")
+		wrong.when(one.Header != "" && headers[strings.ToLower(one.Header)], at+"header: it is another's")
 
 		required, claims = required || one.Required, claims || one.Claim != ""
 		keys[one.Key], headers[strings.ToLower(one.Header)] = true, true
 	}
 
-	if !required {
-		errs = append(errs, errors.New("dimensions: one has to be required, or a request that names no tenant sees all"))
-	}
+	wrong.when(!required, "dimensions: one has to be required, or a request that names no tenant sees all")
+	wrong.when(claims && tenant.SystemHeader != "",
+		"system_header: a token names the tenant, which a header would undo; give a role all_tenants")
 
-	if claims && tenant.SystemHeader != "" {
-		errs = append(errs, errors.New("system_header: a token names the tenant, which a header would undo; give a role all_tenants"))
-	}
-
-	return errors.Join(errs...)
+	return errors.Join(wrong...)
 }
 
 // tenancyOf is the tenant that a request is of; empty is one that sees all.

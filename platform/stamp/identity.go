@@ -9,8 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"hash"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,26 +44,21 @@ type Identity struct {
 func (k *Keys) Sign(id Identity) string {
 	first := k.keys[0]
 
-	return version + "." + first.id + "." + mac(first.secret, id)
+	return version + "." + first.id + "." + mac(first, id)
 }
 
-// Verify gives the identity that an object's labels claim if its HMAC proves it. The
-// object may be its metadata alone. Errors: ErrNoIdentity, ErrUnknownKey, ErrForged.
-func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) (Identity, error) {
+// Verify is nil if the HMAC of an object proves what its labels claim. The object may be its
+// metadata alone. Errors: ErrNoIdentity, ErrUnknownKey, ErrForged.
+func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
 	labels := object.GetLabels()
 	id := identityOf(object, kind, labels[adapter.LabelAdapter], labels[adapter.LabelResourceID])
 	value := object.GetAnnotations()[adapter.AnnotationIdentity]
 
-	err := ErrNoIdentity
-	if id.Adapter != "" && id.ResourceID != "" && value != "" {
-		err = k.check(value, id)
+	if id.Adapter == "" || id.ResourceID == "" || value == "" {
+		return ErrNoIdentity
 	}
 
-	if err != nil {
-		return Identity{}, fmt.Errorf("verify %s: %w", objectName(kind, id.Namespace, id.Name), err)
-	}
-
-	return id, nil
+	return k.check(value, id)
 }
 
 func (k *Keys) check(value string, id Identity) error {
@@ -79,7 +72,7 @@ func (k *Keys) check(value string, id Identity) error {
 			continue
 		}
 
-		if hmac.Equal([]byte(parts[2]), []byte(mac(key.secret, id))) {
+		if hmac.Equal([]byte(parts[2]), []byte(mac(key, id))) {
 			return nil
 		}
 
@@ -97,30 +90,15 @@ func identityOf(object metav1.Object, kind schema.GroupKind, adapterName, resour
 }
 
 // mac is over the fields with their lengths, so that no two identities are one text.
-func mac(key []byte, id Identity) string {
-	sum := hmac.New(sha256.New, key)
+func mac(by key, id Identity) string {
+	sum := hmac.New(sha256.New, []byte(by.secret.Reveal()))
 
 	for _, field := range []string{
 		"hyperfleet.io/identity", version, id.Adapter, id.ResourceID, id.Group, id.Kind, id.Namespace, id.Name,
 	} {
-		write(sum, field)
+		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(field))))
+		sum.Write([]byte(field))
 	}
 
 	return base64.RawURLEncoding.EncodeToString(sum.Sum(nil))
-}
-
-func write(sum hash.Hash, field string) {
-	var size [8]byte
-
-	binary.BigEndian.PutUint64(size[:], uint64(len(field)))
-	sum.Write(size[:])
-	sum.Write([]byte(field))
-}
-
-func objectName(kind schema.GroupKind, namespace, name string) string {
-	if namespace != "" {
-		name = namespace + "/" + name
-	}
-
-	return kind.String() + " " + name
 }

@@ -8,29 +8,27 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
 	"strings"
+
+	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
 const (
 	// minKey is the length of a key in bytes, that of the HMAC's output (RFC 2104,
 	// section 3).
-	minKey = 32
-	// maxKeyFile in bytes; more is no key file.
-	maxKeyFile = 64 << 10
-	idDigits   = 8
+	minKey   = 32
+	idDigits = 8
 )
 
 // Keys are those that identities are signed and verified with: the first signs, all
-// verify. They print redacted. Methods may be called at once.
+// verify. Printed, they show nothing. Methods may be called at once.
 type Keys struct {
 	keys []key
 }
 
 type key struct {
 	id     string
-	secret []byte
+	secret log.Secret
 }
 
 // ReadKeys reads a file with one key in each line, of at least 32 printable characters
@@ -39,21 +37,12 @@ type key struct {
 // above it. Adapters sign their objects again with the next events, at the latest after
 // Sentinel's longest cadence; then take the old one away.
 func ReadKeys(path string) (*Keys, error) {
-	info, err := os.Stat(path)
+	text, err := log.ReadSecret(path)
 	if err != nil {
 		return nil, fmt.Errorf("read identity keys: %w", err)
 	}
 
-	if info.Size() > maxKeyFile {
-		return nil, fmt.Errorf("read identity keys %s: %d bytes are more than a key file has; one key in each line", path, info.Size())
-	}
-
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read identity keys: %w", err)
-	}
-
-	keys, err := ParseKeys(data)
+	keys, err := ParseKeys([]byte(text.Reveal()))
 	if err != nil {
 		return nil, fmt.Errorf("read identity keys %s: %w", path, err)
 	}
@@ -80,7 +69,7 @@ func ParseKeys(data []byte) (*Keys, error) {
 			return nil, fmt.Errorf("line %d: a key has at least %d characters, this has %d", i+1, minKey, len(line))
 		}
 
-		keys.keys = append(keys.keys, newKey([]byte(line)))
+		keys.keys = append(keys.keys, newKey(line))
 	}
 
 	if len(keys.keys) == 0 {
@@ -90,24 +79,8 @@ func ParseKeys(data []byte) (*Keys, error) {
 	return keys, nil
 }
 
-func newKey(secret []byte) key {
-	sum := sha256.Sum256(append([]byte("hyperfleet.io/identity key "), secret...))
+func newKey(secret string) key {
+	sum := sha256.Sum256([]byte("hyperfleet.io/identity key " + secret))
 
-	return key{id: hex.EncodeToString(sum[:])[:idDigits], secret: secret}
+	return key{id: hex.EncodeToString(sum[:])[:idDigits], secret: log.NewSecret(secret)}
 }
-
-// String names the keys without what is in them.
-func (k *Keys) String() string {
-	ids := make([]string, 0, len(k.keys))
-	for _, key := range k.keys {
-		ids = append(ids, key.id)
-	}
-
-	return "identity keys " + strings.Join(ids, ", ")
-}
-
-// GoString is String, for %#v.
-func (k *Keys) GoString() string { return k.String() }
-
-// LogValue is String, for slog.
-func (k *Keys) LogValue() slog.Value { return slog.StringValue(k.String()) }

@@ -6,6 +6,7 @@ package stamp
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -21,7 +22,7 @@ import (
 type Mark struct {
 	// ResourceID is the id of the API's resource, a valid label value.
 	ResourceID string
-	// ResourceName is the name of the task file's entry; empty: not stamped.
+	// ResourceName is the name of the task file's entry.
 	ResourceName string
 	// Generation is that of the event, from 1 on.
 	Generation int64
@@ -52,38 +53,27 @@ type Stamper struct {
 
 // New makes the stamper of an adapter, whose name is a DNS label. Without keys objects
 // carry no HMAC, so that sweep will never remove them.
-func New(adapterName string, keys *Keys) (*Stamper, error) {
-	if problems := validation.IsDNS1123Label(adapterName); len(problems) > 0 {
-		return nil, fmt.Errorf("stamp as adapter %q: the name is no DNS label: %s", adapterName, strings.Join(problems, "; "))
-	}
-
-	return &Stamper{adapter: adapterName, keys: keys}, nil
-}
+func New(adapterName string, keys *Keys) *Stamper { return &Stamper{adapter: adapterName, keys: keys} }
 
 // Stamp fills the labels and annotations that the object does not have itself:
 // hyperfleet.io/adapter, /resource-id, /resource-name, /generation. The HMAC is always
 // ours. It refuses a generation that is no whole number from 1 on, and labels that say
 // another adapter or resource where there is no key to know the object by.
 func (s *Stamper) Stamp(object *unstructured.Unstructured, mark Mark) error {
-	if err := s.stamp(object, mark); err != nil {
-		kind := object.GroupVersionKind().GroupKind()
+	ownLabels, _, errLabels := unstructured.NestedStringMap(object.Object, "metadata", "labels")
+	ownAnnotations, _, errAnnotations := unstructured.NestedStringMap(object.Object, "metadata", "annotations")
 
-		return fmt.Errorf("stamp %s: %w", objectName(kind, object.GetNamespace(), object.GetName()), err)
+	if err := errors.Join(errLabels, errAnnotations); err != nil {
+		return fmt.Errorf("%w: put numbers in quotes", err)
 	}
 
-	return nil
-}
-
-func (s *Stamper) stamp(object *unstructured.Unstructured, mark Mark) error {
-	labels, annotations, err := metadata(object)
-	if err != nil {
-		return err
+	labels := map[string]string{
+		adapter.LabelAdapter: s.adapter, adapter.LabelResourceID: mark.ResourceID, adapter.LabelResourceName: mark.ResourceName,
 	}
+	annotations := map[string]string{adapter.AnnotationGeneration: strconv.FormatInt(mark.Generation, 10)}
 
-	fill(labels, adapter.LabelAdapter, s.adapter)
-	fill(labels, adapter.LabelResourceID, mark.ResourceID)
-	fill(labels, adapter.LabelResourceName, mark.ResourceName)
-	fill(annotations, adapter.AnnotationGeneration, strconv.FormatInt(mark.Generation, 10))
+	maps.Copy(labels, ownLabels)
+	maps.Copy(annotations, ownAnnotations)
 
 	if err := s.check(labels, annotations, mark); err != nil {
 		return err
@@ -103,17 +93,16 @@ func (s *Stamper) stamp(object *unstructured.Unstructured, mark Mark) error {
 // check looks at the marks as they will be.
 func (s *Stamper) check(labels, annotations map[string]string, mark Mark) error {
 	for _, key := range []string{adapter.LabelAdapter, adapter.LabelResourceID, adapter.LabelResourceName} {
-		value, there := labels[key]
-		if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
-			return fmt.Errorf("label %s: %q is no label value: %s", key, value, strings.Join(problems, "; "))
+		if problems := validation.IsValidLabelValue(labels[key]); len(problems) > 0 {
+			return fmt.Errorf("label %s: %q is no label value: %s", key, labels[key], strings.Join(problems, "; "))
 		}
 
-		if there && value == "" || key != adapter.LabelResourceName && value == "" {
+		if labels[key] == "" {
 			return fmt.Errorf("label %s is empty", key)
 		}
 	}
 
-	if _, err := ParseGeneration(annotations[adapter.AnnotationGeneration]); err != nil {
+	if _, err := parseGeneration(annotations[adapter.AnnotationGeneration]); err != nil {
 		return err
 	}
 
@@ -187,11 +176,11 @@ func Generation(object metav1.Object) (int64, error) {
 		return 0, nil
 	}
 
-	return ParseGeneration(value)
+	return parseGeneration(value)
 }
 
-// ParseGeneration reads a value of the annotation hyperfleet.io/generation.
-func ParseGeneration(value string) (int64, error) {
+// parseGeneration reads a value of the annotation hyperfleet.io/generation.
+func parseGeneration(value string) (int64, error) {
 	generation, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || generation < 1 {
 		return 0, fmt.Errorf("annotation %s: %q is no whole number from 1 on", adapter.AnnotationGeneration, value)
@@ -208,54 +197,4 @@ func (s *Stamper) Detachment() map[string]any {
 		"labels":      map[string]any{adapter.LabelAdapter: nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil},
 		"annotations": map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: s.adapter},
 	}}
-}
-
-func fill(in map[string]string, key, value string) {
-	if _, there := in[key]; !there && value != "" {
-		in[key] = value
-	}
-}
-
-// metadata gives copies of the object's labels and annotations. One that is no text,
-// such as a number that YAML read out of a template, is an error here; the API server's
-// own would be harder to read.
-func metadata(object *unstructured.Unstructured) (labels, annotations map[string]string, err error) {
-	if object.GetName() == "" {
-		return nil, nil, errors.New("it has no metadata.name")
-	}
-
-	if labels, err = texts(object, "labels"); err != nil {
-		return nil, nil, err
-	}
-
-	if annotations, err = texts(object, "annotations"); err != nil {
-		return nil, nil, err
-	}
-
-	return labels, annotations, nil
-}
-
-func texts(object *unstructured.Unstructured, field string) (map[string]string, error) {
-	found, _, err := unstructured.NestedFieldNoCopy(object.Object, "metadata", field)
-	if err != nil {
-		return nil, errors.New("metadata is no map")
-	}
-
-	values, ok := found.(map[string]any)
-	if !ok && found != nil {
-		return nil, fmt.Errorf("metadata.%s is no map", field)
-	}
-
-	out := make(map[string]string, len(values)+4)
-
-	for key, value := range values {
-		text, ok := value.(string)
-		if !ok {
-			return nil, fmt.Errorf("metadata.%s %s: %v is no text; put it in quotes", field, key, value)
-		}
-
-		out[key] = text
-	}
-
-	return out, nil
 }

@@ -39,17 +39,6 @@ func keysOf(t testing.TB, lines ...string) *stamp.Keys {
 	return keys
 }
 
-func stamperOf(t testing.TB, name string, keys *stamp.Keys) *stamp.Stamper {
-	t.Helper()
-
-	stamper, err := stamp.New(name, keys)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return stamper
-}
-
 func configMap(labels, annotations map[string]any) *unstructured.Unstructured {
 	metadata := map[string]any{"name": "web", "namespace": "shop"}
 	if labels != nil {
@@ -103,7 +92,7 @@ func TestStampFillsGapsOnly(t *testing.T) {
 			object := configMap(tc.labels, tc.annotations)
 			keys := keysOf(t, oldKey)
 
-			if err := stamperOf(t, "dns", keys).Stamp(object, mark()); err != nil {
+			if err := stamp.New("dns", keys).Stamp(object, mark()); err != nil {
 				t.Fatal(err)
 			}
 
@@ -134,14 +123,13 @@ func TestStampRefuses(t *testing.T) {
 		"a generation that is a word": {
 			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: "latest"}), mark: mark(), want: `"latest" is no whole number`,
 		},
-		"a generation below 1": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: resourceID}, want: `"0" is no whole number`},
+		"a generation below 1": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: resourceID, ResourceName: "config"}, want: `"0" is no whole number`},
 		"a generation that is no text": {
-			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: mark(), want: "put it in quotes",
+			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: mark(), want: "put numbers in quotes",
 		},
-		"an id that is no label": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: "a/b", Generation: 1}, want: "no label value"},
-		"no id":                  {object: configMap(nil, nil), mark: stamp.Mark{Generation: 1}, want: "resource-id is empty"},
-		"labels that are a list": {object: withMetadata("labels", []any{"x"}), mark: mark(), want: "metadata.labels is no map"},
-		"no name":                {object: withMetadata("name", ""), mark: mark(), want: "no metadata.name"},
+		"an id that is no label": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: "a/b", ResourceName: "config", Generation: 1}, want: "no label value"},
+		"no id":                  {object: configMap(nil, nil), mark: stamp.Mark{ResourceName: "config", Generation: 1}, want: "resource-id is empty"},
+		"labels that are a list": {object: withMetadata("labels", []any{"x"}), mark: mark(), want: ".metadata.labels accessor error"},
 		"another adapter, without key": {
 			object: configMap(map[string]any{adapter.LabelAdapter: "x"}, nil), mark: mark(), noKeys: true, want: "leave them out",
 		},
@@ -157,7 +145,7 @@ func TestStampRefuses(t *testing.T) {
 
 			before := tc.object.DeepCopy()
 
-			err := stamperOf(t, "dns", keys).Stamp(tc.object, tc.mark)
+			err := stamp.New("dns", keys).Stamp(tc.object, tc.mark)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("Stamp() = %v, want an error with %q", err, tc.want)
 			}
@@ -234,7 +222,7 @@ func TestStanding(t *testing.T) {
 				keys = nil
 			}
 
-			stamper, object := stamperOf(t, "dns", keys), configMap(nil, nil)
+			stamper, object := stamp.New("dns", keys), configMap(nil, nil)
 			if err := stamper.Stamp(object, mark()); err != nil {
 				t.Fatal(err)
 			}
@@ -256,7 +244,7 @@ func TestDetachment(t *testing.T) {
 	t.Parallel()
 
 	object := configMap(map[string]any{"app": "web", adapter.Prefix + "cluster-id": "x"}, map[string]any{"note": "x"})
-	stamper := stamperOf(t, "dns", keysOf(t, oldKey))
+	stamper := stamp.New("dns", keysOf(t, oldKey))
 
 	if err := stamper.Stamp(object, mark()); err != nil {
 		t.Fatal(err)
@@ -332,7 +320,7 @@ func TestVerify(t *testing.T) {
 			t.Parallel()
 
 			object := configMap(nil, nil)
-			if err := stamperOf(t, "dns", signed).Stamp(object, mark()); err != nil {
+			if err := stamp.New("dns", signed).Stamp(object, mark()); err != nil {
 				t.Fatal(err)
 			}
 
@@ -344,13 +332,8 @@ func TestVerify(t *testing.T) {
 				tc.kind = configMaps
 			}
 
-			got, err := keysOf(t, tc.keys...).Verify(object, tc.kind)
-			if !errors.Is(err, tc.want) {
+			if err := keysOf(t, tc.keys...).Verify(object, tc.kind); !errors.Is(err, tc.want) {
 				t.Fatalf("Verify() = %v, want %v", err, tc.want)
-			}
-
-			if tc.want == nil && (got.ResourceID != resourceID || got.Adapter != "dns" || got.Name != "web") {
-				t.Errorf("Verify() = %v", got)
 			}
 		})
 	}
@@ -363,11 +346,11 @@ func TestOverridesDoNotVerify(t *testing.T) {
 
 	for _, key := range []string{adapter.LabelAdapter, adapter.LabelResourceID} {
 		object, keys := configMap(map[string]any{key: "other"}, nil), keysOf(t, oldKey)
-		if err := stamperOf(t, "dns", keys).Stamp(object, mark()); err != nil {
+		if err := stamp.New("dns", keys).Stamp(object, mark()); err != nil {
 			t.Fatal(err)
 		}
 
-		if _, err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); !errors.Is(err, stamp.ErrForged) {
+		if err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); !errors.Is(err, stamp.ErrForged) {
 			t.Errorf("%s: Verify() = %v, want ErrForged", key, err)
 		}
 	}
@@ -377,7 +360,7 @@ func TestRenewed(t *testing.T) {
 	t.Parallel()
 
 	object, kind := configMap(nil, nil), schema.GroupKind{Kind: "ConfigMap"}
-	if err := stamperOf(t, "dns", keysOf(t, oldKey)).Stamp(object, mark()); err != nil {
+	if err := stamp.New("dns", keysOf(t, oldKey)).Stamp(object, mark()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -390,7 +373,7 @@ func TestRenewed(t *testing.T) {
 		"a new one second": {keys: keysOf(t, oldKey, newKey)},
 		"a new one first":  {keys: keysOf(t, newKey, oldKey), want: true},
 	} {
-		value, renewed := stamperOf(t, "dns", tc.keys).Renewed(object, kind, resourceID)
+		value, renewed := stamp.New("dns", tc.keys).Renewed(object, kind, resourceID)
 		if renewed != tc.want {
 			t.Errorf("%s: Renewed() = %v, want %v", name, renewed, tc.want)
 		}
@@ -411,7 +394,7 @@ func TestReadKeys(t *testing.T) {
 		"binary":         {text: strings.Repeat("\x00", 40), want: "line 1: a key is printable"},
 		"white space":    {text: "not a key but a sentence of some length", want: "line 1: a key is printable"},
 		"empty":          {text: "\n# nothing\n", want: "no key in it"},
-		"huge":           {text: strings.Repeat("x", 65<<10), want: "more than a key file has"},
+		"huge":           {text: strings.Repeat("x", 65<<10), want: "larger than"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -428,7 +411,7 @@ func TestReadKeys(t *testing.T) {
 					t.Fatal(err)
 				}
 
-				for _, text := range []string{keys.String(), fmt.Sprintf("%#v", keys), fmt.Sprintf("%+v", keys)} {
+				for _, text := range []string{fmt.Sprint(keys), fmt.Sprintf("%#v", keys), fmt.Sprintf("%+v", keys)} {
 					if strings.Contains(text, "key-old") || strings.Contains(text, "key-new") {
 						t.Errorf("keys print as %q", text)
 					}
@@ -441,16 +424,6 @@ func TestReadKeys(t *testing.T) {
 				t.Errorf("ReadKeys() = %v, want %q", err, tc.want)
 			}
 		})
-	}
-}
-
-func TestNewRefusesNames(t *testing.T) {
-	t.Parallel()
-
-	for _, name := range []string{"", "Has.Dots", strings.Repeat("a", 64)} {
-		if _, err := stamp.New(name, nil); err == nil {
-			t.Errorf("New(%q) is accepted", name)
-		}
 	}
 }
 
@@ -469,7 +442,7 @@ func FuzzVerify(f *testing.F) {
 			map[string]any{adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID},
 			map[string]any{adapter.AnnotationIdentity: value})
 
-		if _, err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); err == nil && value != genuine {
+		if err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); err == nil && value != genuine {
 			t.Errorf("%q verifies", value)
 		}
 	})

@@ -26,29 +26,3 @@ func (tx *Tx) Audit(ctx context.Context, entry AuditEntry) error {
 
 	return nil
 }
-
-// AuditLog reads what was done to a resource, oldest first.
-func (s *Store) AuditLog(ctx context.Context, id string) ([]AuditEntry, error) {
-	if !isID(id) {
-		return nil, nil
-	}
-
-	var entries []AuditEntry
-
-	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) error {
-		rows, err := queries.ListAudit(ctx, id)
-
-		entries = make([]AuditEntry, 0, len(rows))
-		for _, row := range rows {
-			row.At = storedTime(row.At)
-			entries = append(entries, AuditEntry(row))
-		}
-
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read audit log of %s: %w", id, err)
-	}
-
-	return entries, nil
-}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
@@ -230,7 +232,7 @@ func pageAfter(ctx context.Context, queries *db.Queries, at cursor, params db.Li
 
 	for _, row := range rows {
 		page.items = append(page.items, Change{
-			Kind: row.Kind, ID: row.ResourceID, OwnerID: fromPointer(row.OwnerID), Generation: row.Generation,
+			Kind: row.Kind, ID: row.ResourceID, OwnerID: ptr.Deref(row.OwnerID, ""), Generation: row.Generation,
 			Operation: row.Operation,
 		})
 	}

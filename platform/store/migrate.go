@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 )
 
 //go:embed migrations/*.sql
@@ -27,7 +28,7 @@ const (
 )
 
 // migrate brings the schema up to date, under a lock that one replica has at a time.
-func migrate(parent context.Context, config *pgx.ConnConfig) error {
+func migrate(parent context.Context, config *pgx.ConnConfig) (err error) {
 	ctx, cancel := context.WithTimeout(parent, migrateTimeout)
 	defer cancel()
 
@@ -35,39 +36,25 @@ func migrate(parent context.Context, config *pgx.ConnConfig) error {
 	delete(config.RuntimeParams, "statement_timeout")
 	delete(config.RuntimeParams, "idle_in_transaction_session_timeout")
 
-	conn, err := pgx.ConnectConfig(ctx, config)
+	handle := stdlib.OpenDB(*config)
+	defer func() { err = errors.Join(err, handle.Close()) }()
+
+	files, errFiles := fs.Sub(migrations, "migrations")
+	locker, errLocker := lock.NewPostgresSessionLocker(
+		lock.WithLockID(migrateLock), lock.WithLockTimeout(1, uint64(migrateTimeout/time.Second)))
+
+	if err := errors.Join(errFiles, errLocker); err != nil {
+		return err
+	}
+
+	provider, err := goose.NewProvider(goose.DialectPostgres, handle, files, goose.WithSessionLocker(locker))
+	if err == nil {
+		_, err = provider.Up(ctx)
+	}
+
 	if err != nil {
-		return fmt.Errorf("reach database: %w", explain(err))
-	}
-	// The lock ends with the connection, whatever happened to it.
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is left to say on it
-
-	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", int64(migrateLock)); err != nil {
-		return fmt.Errorf("wait for other replicas' migrations: %w", explain(err))
-	}
-
-	if err := migrateLocked(ctx, config); err != nil {
 		return fmt.Errorf("bring database schema up to date: %w", explain(err))
 	}
 
 	return nil
-}
-
-func migrateLocked(ctx context.Context, config *pgx.ConnConfig) (err error) {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return err
-	}
-
-	handle := stdlib.OpenDB(*config)
-	defer func() { err = errors.Join(err, handle.Close()) }()
-
-	provider, err := goose.NewProvider(goose.DialectPostgres, handle, files)
-	if err != nil {
-		return err
-	}
-
-	_, err = provider.Up(ctx)
-
-	return err
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
@@ -120,7 +122,7 @@ func fromRow(row *db.ResourceRow) Resource {
 		ID: row.ID, Kind: row.Kind, Name: row.Name, Spec: row.Spec, Labels: row.Labels, Tenancy: row.Tenancy,
 		Generation: row.Generation, CreatedTime: row.CreatedTime, UpdatedTime: row.UpdatedTime, DeletedTime: row.DeletedTime,
 		CreatedBy: row.CreatedBy, UpdatedBy: row.UpdatedBy, DeletedBy: row.DeletedBy,
-		OwnerID: fromPointer(row.OwnerID), OwnerKind: fromPointer(row.OwnerKind),
+		OwnerID: ptr.Deref(row.OwnerID, ""), OwnerKind: ptr.Deref(row.OwnerKind, ""),
 	}
 
 	for _, condition := range row.Conditions {
@@ -150,14 +152,6 @@ func fromRows(rows []db.ResourceRow) []Resource {
 	}
 
 	return resources
-}
-
-func fromPointer(s *string) string {
-	if s == nil {
-		return ""
-	}
-
-	return *s
 }
 
 func toPointer(s string) *string {

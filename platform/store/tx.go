@@ -296,7 +296,7 @@ func (tx *Tx) addReferences(ctx context.Context, id string, references map[strin
 
 	added := map[string][]Ref{}
 
-	for _, refType := range sortedKeys(references) {
+	for _, refType := range slices.Sorted(maps.Keys(references)) {
 		for place, ref := range references[refType] {
 			kind, err := checkTarget(refType, ref, targets)
 			if err != nil {
@@ -325,7 +325,7 @@ func (tx *Tx) addReferences(ctx context.Context, id string, references map[strin
 func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map[string]db.ShareResourcesRow, error) {
 	var ids []string
 
-	for _, refType := range sortedKeys(references) {
+	for _, refType := range slices.Sorted(maps.Keys(references)) {
 		for _, ref := range references[refType] {
 			if !isID(ref.ID) {
 				return nil, &TargetError{Type: refType, ID: ref.ID, Problem: TargetMissing}
@@ -361,8 +361,4 @@ func checkTarget(refType string, ref Ref, targets map[string]db.ShareResourcesRo
 	default:
 		return target.Kind, nil
 	}
-}
-
-func sortedKeys(references map[string][]Ref) []string {
-	return slices.Sorted(maps.Keys(references))
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,17 +62,14 @@ func (s *sweeper) kinds(ctx context.Context) ([]kind, error) {
 
 	var out []kind
 
-	for _, list := range lists {
-		version, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			s.report.Errors = append(s.report.Errors, fmt.Sprintf("list kinds: %v", err))
-
-			continue
-		}
-
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists) {
 		for i := range list.APIResources {
-			if k, ok := s.kindOf(version, &list.APIResources[i]); ok {
-				out = append(out, k)
+			gvk := schema.FromAPIVersionAndKind(list.GroupVersion, list.APIResources[i].Kind)
+			name := gvk.GroupKind().String()
+			wanted := len(s.Config.Kinds) == 0 || slices.Contains(s.Config.Kinds, name)
+
+			if wanted && !slices.Contains(s.Config.ExcludedKinds, name) {
+				out = append(out, kind{resource: gvk.GroupVersion().WithResource(list.APIResources[i].Name), kind: gvk})
 			}
 		}
 	}
@@ -93,27 +89,6 @@ func (s *sweeper) wantsOf(group string) bool {
 	return len(s.Config.Kinds) == 0 || slices.ContainsFunc(s.Config.Kinds, func(name string) bool {
 		return schema.ParseGroupKind(name).Group == group
 	})
-}
-
-func (s *sweeper) kindOf(version schema.GroupVersion, resource *metav1.APIResource) (kind, bool) {
-	if strings.Contains(resource.Name, "/") ||
-		!slices.Contains(resource.Verbs, "list") || !slices.Contains(resource.Verbs, "delete") {
-		return kind{}, false
-	}
-
-	if resource.Group != "" {
-		version.Group = resource.Group
-	}
-
-	if resource.Version != "" {
-		version.Version = resource.Version
-	}
-
-	out := kind{resource: version.WithResource(resource.Name), kind: version.WithKind(resource.Kind)}
-	name := out.kind.GroupKind().String()
-	wanted := len(s.Config.Kinds) == 0 || slices.Contains(s.Config.Kinds, name)
-
-	return out, wanted && !slices.Contains(s.Config.ExcludedKinds, name)
 }
 
 // objects lists all objects with our label, each once.

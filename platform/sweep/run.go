@@ -6,7 +6,6 @@ package sweep
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 
 	"go.opentelemetry.io/otel"
@@ -23,10 +22,6 @@ const tracerName = "github.com/hyperfleet/hyperfleet/platform/sweep"
 func Run(ctx context.Context, options Options) (Report, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
-
-	if options.Kube == nil || options.API == nil || options.Keys == nil {
-		return Report{}, errors.New("run sweep: it needs a cluster, the fleet API and the identity keys")
-	}
 
 	s, err := newSweeper(options)
 	if err != nil {

@@ -200,9 +200,7 @@ func (s *sweeper) doubt(o *object) (reason, message string) {
 }
 
 func (s *sweeper) verify(o *object) error {
-	_, err := s.Keys.Verify(o.meta, o.kind.kind.GroupKind())
-
-	return err
+	return s.Keys.Verify(o.meta, o.kind.kind.GroupKind())
 }
 
 // ask asks the API for each resource once, and gives the objects of those that are gone.

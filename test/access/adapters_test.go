@@ -58,8 +58,8 @@ func TestAdaptersNeedNoMore(t *testing.T) {
 			config := env.ServiceAccount(t, home, a.account)
 			env.Apply(t, samples+folder+"/rbac.yaml")
 
-			_, url := fleetapi.Serve(t, database, s.kinds...)
-			l := newLife(t, folder, url, config, grant{})
+			served, url := fleetapi.Serve(t, database, s.kinds...)
+			l := newLife(t, folder, served, url, config, grant{})
 
 			if _, through := s.live(l); !through {
 				t.Error("the life ended early")
@@ -83,13 +83,13 @@ func TestAdaptersNeedNoLess(t *testing.T) {
 			t.Parallel()
 
 			a := read(t, folder+"/rbac.yaml")
-			_, url := fleetapi.Serve(t, database, s.kinds...)
+			served, url := fleetapi.Serve(t, database, s.kinds...)
 
 			for _, lacks := range a.grants() {
 				t.Run(lacks.String(), func(t *testing.T) {
 					t.Parallel()
 
-					l := newLife(t, folder, url, a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks), lacks)
+					l := newLife(t, folder, served, url, a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks), lacks)
 					id, through := s.live(l)
 
 					if through && !l.watches() {

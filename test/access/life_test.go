@@ -35,6 +35,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 const (
@@ -56,6 +57,7 @@ type life struct {
 	name string
 	// lacks is what the account may not do; zero: it may do all of the role.
 	lacks    grant
+	served   *fleetapi.API
 	url      string
 	api      *client.Client
 	pipeline *pipeline.Pipeline
@@ -70,11 +72,11 @@ type life struct {
 }
 
 // newLife starts the adapter of a sample's folder.
-func newLife(t *testing.T, folder, url string, config *rest.Config, lacks grant) *life {
+func newLife(t *testing.T, folder string, served *fleetapi.API, url string, config *rest.Config, lacks grant) *life {
 	t.Helper()
 
 	l := &life{
-		t: t, name: fmt.Sprintf("c%d", serial.Add(1)), lacks: lacks, url: url,
+		t: t, name: fmt.Sprintf("c%d", serial.Add(1)), lacks: lacks, served: served, url: url,
 		clock: testclock.NewFakeClock(time.Now().Add(ahead)), log: &capture.Buffer{}, refusals: &capture.Buffer{},
 	}
 
@@ -88,11 +90,12 @@ func newLife(t *testing.T, folder, url string, config *rest.Config, lacks grant)
 	deployment := &adapter.Deployment{
 		Adapter: sample.Adapter,
 		Clients: adapter.Clients{
-			HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: url, Version: "v1"},
+			HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: l.adapter, Topic: "clusters"},
 			Maestro:       &adapter.Maestro{KubeConfigPath: "hub"},
 		},
 	}
+	deployment.Clients.HyperFleetAPI.BaseURL = url
 
 	loaded, err := task.LoadFile(samples+folder+"/task.yaml", deployment, task.WithClock(l.clock))
 	l.must(err)
@@ -283,10 +286,10 @@ func (l *life) tick() {
 func (l *life) told(id, text string) bool {
 	l.t.Helper()
 
-	list, err := l.api.Statuses(l.t.Context(), id)
+	list, err := l.served.Store.Statuses(l.t.Context(), id)
 	l.must(err)
 
-	for _, status := range list.Items {
+	for _, status := range list {
 		for _, condition := range status.Conditions {
 			if strings.Contains(condition.Message, text) {
 				return true

@@ -53,13 +53,8 @@ func (s *swept) leave(version, kind string, spec map[string]any) {
 		object.Object["spec"] = spec
 	}
 
-	stamper, err := stamp.New(s.adapter, s.keys)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-
-	err = stamper.Stamp(object, stamp.Mark{ResourceID: uuid.Must(uuid.NewV7()).String(), ResourceName: "thing", Generation: 1})
-	if err != nil {
+	mark := stamp.Mark{ResourceID: uuid.Must(uuid.NewV7()).String(), ResourceName: "thing", Generation: 1}
+	if err := stamp.New(s.adapter, s.keys).Stamp(object, mark); err != nil {
 		s.t.Fatal(err)
 	}
 

@@ -13,22 +13,23 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Responses are the answers of the API, as the file of --api-responses has them. Answers
 // are matched in the order of the file.
 type Responses struct {
-	Responses []Response `json:"responses"`
+	Responses []Response `yaml:"responses"`
 }
 
 // Response is what a call that matches is answered with.
 type Response struct {
-	Match Match `json:"match"`
+	Match Match `yaml:"match"`
 	// Responses are given one after the other; the last one again and again.
-	Responses []Answer `json:"responses"`
+	Responses []Answer `yaml:"responses"`
 
 	pattern *regexp.Regexp
 	given   int
@@ -37,16 +38,16 @@ type Response struct {
 // Match is met by calls with the method (empty: any) whose path, with its query, the
 // regular expression describes as a whole.
 type Match struct {
-	Method     string `json:"method"`
-	URLPattern string `json:"urlPattern"`
+	Method     string `yaml:"method"`
+	URLPattern string `yaml:"urlPattern"`
 }
 
 // Answer is one answer.
 type Answer struct {
-	StatusCode int               `json:"statusCode"`
-	Headers    map[string]string `json:"headers"`
-	// Body is JSON; a string is sent as it is.
-	Body json.RawMessage `json:"body"`
+	StatusCode int               `yaml:"statusCode"`
+	Headers    map[string]string `yaml:"headers"`
+	// Body is sent as JSON, a text as it is.
+	Body any `yaml:"body"`
 }
 
 // Call is a call that was made.
@@ -69,7 +70,6 @@ type api struct {
 	id, kind   string
 	generation int32
 
-	mu    sync.Mutex
 	calls []Call
 	// gone says that the resource was answered for as missing.
 	gone bool
@@ -78,7 +78,7 @@ type api struct {
 // newAPI reads the file, and compiles its patterns. Base is where the fleet API is.
 func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 	var (
-		out       api
+		out       = api{calls: []Call{}}
 		responses Responses
 		about     struct {
 			ID         string `json:"id"`
@@ -94,13 +94,8 @@ func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 		out.host = parsed.Host
 	}
 
-	if len(data) > 0 {
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.DisallowUnknownFields()
-
-		if err := decoder.Decode(&responses); err != nil {
-			return nil, fmt.Errorf("read API responses: %w", err)
-		}
+	if err := strictyaml.Decode("responses", data, &responses); err != nil {
+		return nil, fmt.Errorf("read API responses: %w", err)
 	}
 
 	var errs []error
@@ -154,9 +149,6 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 		call.Body = string(body)
 	}
 
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
 	answer, ok := a.answer(call)
 	if !ok {
 		a.note(call)
@@ -166,13 +158,13 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	path, _, _ := strings.Cut(call.URL, "?")
 	if answer.StatusCode == http.StatusNotFound && strings.HasSuffix(path, "/"+a.id) {
-		a.gone = a.gone || strings.Contains(string(answer.Body), "HYPERFLEET-NTF-001")
+		a.gone = a.gone || strings.Contains(fmt.Sprint(answer.Body), "HYPERFLEET-NTF-001")
 	}
 
 	call.Status = answer.StatusCode
 	a.calls = append(a.calls, call)
 
-	return answer.response(r), nil
+	return answer.response(r)
 }
 
 // note keeps a call without an answer once, however often it is tried.
@@ -205,31 +197,23 @@ func (a *api) answer(call Call) (Answer, bool) {
 func (a *api) usual(call Call) (Answer, bool) {
 	switch {
 	case call.Method == http.MethodPut && strings.HasSuffix(call.URL, "/statuses"):
-		return Answer{StatusCode: http.StatusCreated, Body: json.RawMessage(call.Body)}, true
+		return Answer{StatusCode: http.StatusCreated, Body: call.Body}, true
 	case call.Method != http.MethodGet || call.URL != "/api/hyperfleet/v1/resources/"+a.id:
 		return Answer{}, false
 	case a.gone:
-		return Answer{StatusCode: http.StatusNotFound, Body: json.RawMessage(
-			`{"type":"about:blank","title":"no such resource","status":404,"code":"HYPERFLEET-NTF-001"}`)}, true
+		return Answer{StatusCode: http.StatusNotFound, Body: map[string]any{
+			"type": "about:blank", "title": "no such resource", "status": http.StatusNotFound, "code": "HYPERFLEET-NTF-001",
+		}}, true
+	default:
+		return Answer{StatusCode: http.StatusOK, Body: map[string]any{
+			"id": a.id, "kind": a.kind, "name": a.id, "href": call.URL, "spec": map[string]any{}, "generation": a.generation,
+			"created_time": "1970-01-01T00:00:00Z", "updated_time": "1970-01-01T00:00:00Z",
+			"status": map[string]any{"conditions": []any{}},
+		}}, true
 	}
-
-	body, err := json.Marshal(map[string]any{
-		"id": a.id, "kind": a.kind, "name": a.id, "href": call.URL, "spec": map[string]any{}, "generation": a.generation,
-		"created_time": "1970-01-01T00:00:00Z", "updated_time": "1970-01-01T00:00:00Z",
-		"status": map[string]any{"conditions": []any{}},
-	})
-
-	return Answer{StatusCode: http.StatusOK, Body: body}, err == nil
 }
 
-func (a *api) made() []Call {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	return append([]Call{}, a.calls...)
-}
-
-func (a *Answer) response(r *http.Request) *http.Response {
+func (a *Answer) response(r *http.Request) (*http.Response, error) {
 	header := http.Header{"Content-Type": {"application/json"}}
 	if a.StatusCode >= http.StatusBadRequest {
 		header.Set("Content-Type", "application/problem+json")
@@ -239,16 +223,18 @@ func (a *Answer) response(r *http.Request) *http.Response {
 		header.Set(name, value)
 	}
 
-	body := []byte(a.Body)
+	text, isText := a.Body.(string)
+	body := []byte(text)
 
-	var text string
-	if json.Unmarshal(body, &text) == nil {
-		body = []byte(text)
+	if !isText && a.Body != nil {
+		var err error
+		if body, err = json.Marshal(a.Body); err != nil {
+			return nil, fmt.Errorf("write the body of the answer: %w", err)
+		}
 	}
 
 	return &http.Response{
-		Status: http.StatusText(a.StatusCode), StatusCode: a.StatusCode, Header: header, Request: r,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		StatusCode: a.StatusCode, Header: header, Request: r,
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
-	}
+	}, nil
 }

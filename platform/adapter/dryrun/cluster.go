@@ -11,87 +11,34 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
 // Discovery is what the cluster has, and what it adds to what is made there.
 type Discovery struct {
 	// Existing are objects that are there before the event, by their names.
-	Existing map[string]map[string]any `json:"existing"`
+	Existing map[string]map[string]any `yaml:"existing"`
 	// Created are added to objects of that name when they are made: a status, a UID.
-	Created map[string]map[string]any `json:"created"`
+	Created map[string]map[string]any `yaml:"created"`
 }
 
-// ParseDiscovery reads the file of --discovery: {"existing": {NAME: OBJECT}, "created":
-// {NAME: OBJECT}}, or just {NAME: OBJECT}: an object there that bears a label or an
-// annotation of hyperfleet.io/ exists before the event, and one without is added to what
-// is made.
-func ParseDiscovery(data []byte) (Discovery, error) {
-	var objects map[string]map[string]any
-	if len(data) > 0 {
-		if err := json.Unmarshal(data, &objects); err != nil {
-			return Discovery{}, fmt.Errorf("read discovery: %w", err)
-		}
-	}
-
-	if structured(objects) {
-		var out Discovery
-		if err := json.Unmarshal(data, &out); err != nil {
-			return Discovery{}, fmt.Errorf("read discovery: something in existing or created is no object: %w", err)
-		}
-
-		return out, check(out)
-	}
-
-	out := Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
-
-	for name, object := range objects {
-		if marked(object) {
-			out.Existing[name] = object
-		} else {
-			out.Created[name] = object
-		}
+// parseDiscovery reads the file of --discovery.
+func parseDiscovery(data []byte) (Discovery, error) {
+	var out Discovery
+	if err := strictyaml.Decode("discovery", data, &out); err != nil {
+		return out, fmt.Errorf("read discovery, which has objects by their names below existing and created: %w", err)
 	}
 
 	return out, check(out)
-}
-
-// structured tells {"existing": ...} from a map of objects.
-func structured(objects map[string]map[string]any) bool {
-	for name, object := range objects {
-		_, isObject := object["kind"].(string)
-		if name != "existing" && name != "created" || isObject {
-			return false
-		}
-	}
-
-	return len(objects) > 0
-}
-
-func marked(object map[string]any) bool {
-	o := unstructured.Unstructured{Object: object}
-
-	for _, all := range []map[string]string{o.GetLabels(), o.GetAnnotations()} {
-		for key := range all {
-			if strings.HasPrefix(key, adapter.Prefix) {
-				return true
-			}
-		}
-	}
-
-	return false
 }
 
 func check(discovery Discovery) error {
@@ -117,7 +64,6 @@ type cluster struct {
 	clock   clock.PassiveClock
 	created map[string]map[string]any
 
-	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
 	// unfound are the keys of objects that were there before the event and that nothing has
 	// found yet, with the reason.
@@ -143,11 +89,9 @@ func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
 	return c
 }
 
-func keyOf(kind schema.GroupVersionKind, namespace, name string) string {
-	return kind.GroupKind().String() + " " + namespace + "/" + name
+func key(ref transport.Ref) string {
+	return ref.GVK.GroupKind().String() + " " + ref.Namespace + "/" + ref.Name
 }
-
-func key(ref transport.Ref) string { return keyOf(ref.GVK, ref.Namespace, ref.Name) }
 
 // complete adds what a server adds.
 func (c *cluster) complete(object *unstructured.Unstructured) {
@@ -168,16 +112,13 @@ func (c *cluster) Namespaced(schema.GroupVersionKind) bool { return false }
 
 // Find reads the objects that match, by name.
 func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	var out []*unstructured.Unstructured
 
 	for _, at := range slices.Sorted(maps.Keys(c.objects)) {
 		object := c.objects[at]
 
-		if query.Name != "" && at != keyOf(query.GVK, query.Namespace, query.Name) ||
-			query.Namespace != "" && query.Namespace != object.GetNamespace() ||
+		if query.Name != "" && query.Name != object.GetName() ||
+			query.Name+query.Namespace != "" && query.Namespace != object.GetNamespace() ||
 			query.GVK.GroupKind() != object.GroupVersionKind().GroupKind() {
 			continue
 		}
@@ -215,9 +156,6 @@ func unlike(want, have map[string]string) string {
 
 // passedOver are the objects that were there, and that nothing has found.
 func (c *cluster) passedOver() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	out := make([]string, 0, len(c.unfound))
 	for _, at := range slices.Sorted(maps.Keys(c.unfound)) {
 		out = append(out, at+": "+c.unfound[at])
@@ -228,9 +166,6 @@ func (c *cluster) passedOver() []string {
 
 // Create makes an object.
 func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	made := object.DeepCopy()
 
 	at := key(transport.RefTo(made))
@@ -238,12 +173,9 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 		return nil, errclass.New(errclass.Transient, transport.ReasonExists, "create %s: %w", at, transport.ErrExists)
 	}
 
-	if added, ok := c.created[made.GetName()]; ok && fits(added, made) {
-		var err error
-		// The manifest's own values stay.
-		if made.Object, err = merged(added, made.Object); err != nil {
-			return nil, err
-		}
+	added, there := c.created[made.GetName()]
+	if kind, said := added["kind"]; there && (!said || kind == made.GetKind()) {
+		made.Object = merged(added, made.Object) // the manifest's own values stay
 	}
 
 	c.complete(made)
@@ -252,47 +184,22 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 	return made.DeepCopy(), nil
 }
 
-// fits tells whether what is to be added is for an object of this kind.
-func fits(added map[string]any, made *unstructured.Unstructured) bool {
-	kind, said := added["kind"].(string)
-
-	return !said || kind == made.GetKind()
-}
-
 // Apply lays the manifest over the live object. What is null in a manifest is not said there.
-func (c *cluster) Apply(_ context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
-	said, err := merged(map[string]any{}, object.Object)
-	if err != nil {
-		return transport.Applied{}, err
-	}
+func (c *cluster) Apply(ctx context.Context, live, said *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+	changed, err := c.Patch(ctx, transport.RefTo(live), merged(nil, said.Object))
 
-	changed, err := c.change(transport.RefTo(live), said)
-
-	return transport.Applied{Object: changed}, err
+	return changed, "", err
 }
 
 // Patch merges a document into the object.
 func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	return c.change(ref, document)
-}
-
-func (c *cluster) change(ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	now, ok := c.objects[key(ref)]
 	if !ok {
 		return nil, missing(ref)
 	}
 
-	object, err := merged(now.Object, document)
-	if err != nil {
-		return nil, err
-	}
-
-	changed := &unstructured.Unstructured{Object: object}
-	c.count++
-	changed.SetResourceVersion(strconv.Itoa(c.count))
+	changed := &unstructured.Unstructured{Object: merged(now.Object, document)}
+	c.complete(changed)
 	c.objects[key(ref)] = changed
 
 	return changed.DeepCopy(), nil
@@ -300,9 +207,6 @@ func (c *cluster) change(ref transport.Ref, document map[string]any) (*unstructu
 
 // Delete removes an object; one with finalizers stays, and is being deleted.
 func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.DeletionPropagation) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	object, ok := c.objects[key(ref)]
 	if !ok {
 		return missing(ref)
@@ -327,24 +231,25 @@ func missing(ref transport.Ref) error {
 }
 
 // merged is an object with a merge patch (RFC 7396).
-func merged(object, patch map[string]any) (map[string]any, error) {
-	before, err := json.Marshal(object)
-	if err != nil {
-		return nil, err
+func merged(object, patch map[string]any) map[string]any {
+	out := maps.Clone(object)
+	if out == nil {
+		out = map[string]any{}
 	}
 
-	document, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
+	for key, value := range patch {
+		below, isMap := value.(map[string]any)
+
+		switch {
+		case value == nil:
+			delete(out, key)
+		case isMap:
+			was, _ := out[key].(map[string]any)
+			out[key] = merged(was, below)
+		default:
+			out[key] = value
+		}
 	}
 
-	after, err := jsonpatch.MergePatch(before, document)
-	if err != nil {
-		return nil, err
-	}
-
-	out := map[string]any{}
-	err = json.Unmarshal(after, &out)
-
-	return out, err
+	return out
 }

@@ -74,14 +74,13 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	assumed := options.Deployment == nil
 	if assumed {
-		options.Deployment = &adapter.Deployment{
-			Adapter: adapter.Identity{Name: "dry-run"},
-			Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://hyperfleet-api:8000"}},
-		}
+		options.Deployment = &task.Deployment(false).Default
+		options.Deployment.Adapter.Name = "dry-run"
+		options.Deployment.Clients.HyperFleetAPI.BaseURL = "http://hyperfleet-api:8000"
 	}
 
 	api, errAPI := newAPI(options.Responses, options.Deployment.Clients.HyperFleetAPI.BaseURL, event)
-	discovery, errDiscovery := ParseDiscovery(options.Discovery)
+	discovery, errDiscovery := parseDiscovery(options.Discovery)
 
 	if err := errors.Join(errAPI, errDiscovery); err != nil {
 		return nil, err
@@ -105,7 +104,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	return &Report{
 		Adapter: deployment.Adapter.Name, Assumed: assumed, Trace: result.Trace,
-		PassedOver: objects.passedOver(), Calls: api.made(), Objects: objects.all(),
+		PassedOver: objects.passedOver(), Calls: api.calls, Objects: objects.all(),
 	}, nil
 }
 
@@ -127,9 +126,6 @@ func (s still) NewTimer(time.Duration) clock.Timer { return s.RealClock.NewTimer
 
 // all are the objects by kind and name.
 func (c *cluster) all() []map[string]any {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
 	out := []map[string]any{}
 
 	for _, name := range slices.Sorted(maps.Keys(c.objects)) {

@@ -56,42 +56,13 @@ func (f Found) String() string {
 	return [...]string{"absent", "managed", "deleting", "detached", "unmanaged"}[f]
 }
 
-// Generation is the generation that the object was applied for, against the event's; of
-// several versions the newest counts. It is looked at where an object that is managed was
-// found.
-type Generation int
-
-// Generations.
-const (
-	// NoGeneration: the object does not say.
-	NoGeneration Generation = iota
-	// Older: the object is older than the event.
-	Older
-	// Equal: the object was applied for this generation.
-	Equal
-	// Newer: the object is newer than the event, which is stale.
-	Newer
-)
-
-// Compare is the generation of an object that was applied for live, in an event of
-// generation event; live is 0 or less where the object does not say.
-func Compare(live, event int64) Generation {
-	switch {
-	case live <= 0:
-		return NoGeneration
-	case live < event:
-		return Older
-	case live == event:
-		return Equal
-	default:
-		return Newer
-	}
-}
-
 // State is all that a decision depends on.
 type State struct {
-	Found      Found
-	Generation Generation
+	Found Found
+	// Generation compares the one that the object was applied for (of several versions, the
+	// newest) with the event's: -1 for an older one or none, 0 for the same, 1 for a newer
+	// one. It is looked at where a managed object was found.
+	Generation int
 	// DeleteEvent says that the API's resource is being deleted.
 	DeleteEvent bool
 	// Retain says that the resource has a retention: recreating makes an object beside

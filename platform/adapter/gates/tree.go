@@ -159,7 +159,7 @@ func removal() []node {
 func writing() []node {
 	return []node{
 		check("stale", "is it managed, and newer than the event?",
-			func(s State) bool { return (s.Found == Managed || s.Found == Deleting) && s.Generation == Newer },
+			func(s State) bool { return (s.Found == Managed || s.Found == Deleting) && s.Generation > 0 },
 			leave(yes, ReasonStale), to(no, "when")),
 		gate("when", "when", True, func(s State) Value { return s.When },
 			to("true", "exists"), skip("false", ReasonWhen), fail("error", ReasonGate)),
@@ -202,7 +202,7 @@ func outdated(state State) string {
 		return "none"
 	case state.Found == Unmanaged:
 		return "not ours"
-	case state.Generation == Equal:
+	case state.Generation == 0:
 		return "the event's"
 	default:
 		return "an older one"

@@ -34,7 +34,6 @@ const (
 	MaxBody = 4 << 20
 
 	maxRedirects = 5
-	maxIdle      = 32
 )
 
 // How the pauses between tries grow.
@@ -46,7 +45,7 @@ const (
 
 // Options of New.
 type Options struct {
-	// API is the fleet API, and gives the defaults of every call.
+	// API is the fleet API, complete, and gives the defaults of every call.
 	API adapter.HyperFleetAPI
 	// Transport of the connections. Default: that of kit/httpbound.
 	Transport http.RoundTripper
@@ -54,16 +53,15 @@ type Options struct {
 	Calls *metrics.Calls
 	// Clock of pauses. Default: the real one.
 	Clock clock.Clock
-	// Random gives numbers in [0,1) for the jitter. Default: math/rand/v2.
-	Random func() float64
 }
 
 // Client makes calls. It may be used from any goroutine.
 type Client struct {
-	api    adapter.HyperFleetAPI
-	base   *url.URL
-	http   *http.Client
-	clock  clock.Clock
+	api   adapter.HyperFleetAPI
+	base  *url.URL
+	http  *http.Client
+	clock clock.Clock
+	// random gives numbers in [0,1) for the jitter.
 	random func() float64
 }
 
@@ -103,11 +101,8 @@ func New(options Options) (*Client, error) {
 		base.Path = "/" // JoinPath would leave it out
 	}
 
-	c := &Client{api: withDefaults(options.API), base: base, clock: options.Clock, random: options.Random}
-	c.clock = cmp.Or[clock.Clock](c.clock, clock.RealClock{})
-
-	if c.random == nil {
-		c.random = rand.Float64
+	c := &Client{
+		api: options.API, base: base, clock: cmp.Or[clock.Clock](options.Clock, clock.RealClock{}), random: rand.Float64,
 	}
 
 	transport, err := c.transport(options)
@@ -120,32 +115,18 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-func withDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
-	api.Timeout = cmp.Or(api.Timeout, 10*time.Second)
-	api.BaseDelay = cmp.Or(api.BaseDelay, time.Second)
-	api.MaxDelay = cmp.Or(api.MaxDelay, 30*time.Second)
-	api.RetryAttempts = cmp.Or(api.RetryAttempts, 3)
-	api.RetryBackoff = cmp.Or(api.RetryBackoff, Exponential)
-	api.Version = cmp.Or(api.Version, "v1")
-
-	return api
-}
-
 // transport adds to the plain one what every try needs.
 func (c *Client) transport(options Options) (http.RoundTripper, error) {
 	toAPI, toOthers := options.Transport, options.Transport
 	if options.Transport == nil {
-		plain := httpbound.Plain()
-		plain.MaxIdleConnsPerHost = maxIdle // several events are handled at once
-		plain.ResponseHeaderTimeout = 0     // each try has its own
-		own := plain.Clone()
-
-		if file := c.api.CAFile; file != "" {
-			var err error
-			if own.TLSClientConfig, err = httpbound.Trusting(file, nil); err != nil {
-				return nil, fmt.Errorf("clients.hyperfleet_api.ca_file: %w", err)
-			}
+		own, err := client.Network(c.api.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("clients.%w", err)
 		}
+
+		plain := httpbound.Plain()
+		plain.MaxIdleConnsPerHost = own.MaxIdleConnsPerHost
+		own.ResponseHeaderTimeout, plain.ResponseHeaderTimeout = 0, 0 // each try has its own
 
 		toAPI, toOthers = httpbound.Transport(own), httpbound.Transport(plain)
 	}

@@ -4,6 +4,7 @@
 package httpcall_test
 
 import (
+	gocmp "cmp"
 	"context"
 	"encoding/pem"
 	"errors"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
 // instant notes how long was waited, and does not wait.
@@ -78,12 +80,24 @@ func serve(t *testing.T, handler http.Handler) string {
 func newClient(t *testing.T, api adapter.HyperFleetAPI, timer clock.Clock) *httpcall.Client {
 	t.Helper()
 
-	client, err := httpcall.New(httpcall.Options{API: api, Clock: timer, Random: middle})
+	client, err := httpcall.New(httpcall.Options{API: complete(api), Clock: timer})
 	if err != nil {
 		t.Fatal(err)
 	}
 
+	client.Jitter(middle)
+
 	return client
+}
+
+// complete is the configuration as the adapter loads it.
+func complete(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
+	out := task.Deployment(false).Default.Clients.HyperFleetAPI
+	out.BaseURL, out.CAFile, out.Auth, out.DefaultHeaders = api.BaseURL, api.CAFile, api.Auth, api.DefaultHeaders
+	out.MaxDelay = gocmp.Or(api.MaxDelay, out.MaxDelay)
+	out.RetryAttempts = gocmp.Or(api.RetryAttempts, out.RetryAttempts)
+
+	return out
 }
 
 func TestWhereCallsGo(t *testing.T) {
@@ -208,12 +222,8 @@ func TestJitterIsTenPercentAtMost(t *testing.T) {
 		timer := &instant{}
 		base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 
-		client, err := httpcall.New(httpcall.Options{
-			API: adapter.HyperFleetAPI{BaseURL: base}, Clock: timer, Random: func() float64 { return random },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, timer)
+		client.Jitter(func() float64 { return random })
 
 		_, _ = client.Do(t.Context(), httpcall.Request{URL: "x", Attempts: 2})
 

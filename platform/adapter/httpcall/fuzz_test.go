@@ -20,7 +20,7 @@ func FuzzResolve(f *testing.F) {
 		f.Add(value)
 	}
 
-	client, err := New(Options{API: adapter.HyperFleetAPI{BaseURL: "http://fleet.example:8000"}})
+	client, err := New(Options{API: adapter.HyperFleetAPI{BaseURL: "http://fleet.example:8000", Version: "v1"}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -23,10 +23,11 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func demo() *adapter.Deployment {
-	return &adapter.Deployment{
-		Adapter: adapter.Identity{Name: "demo", Version: "1"}, Environment: []string{"REGION"},
-		Clients: adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: "http://fleet.example"}},
-	}
+	out := task.Deployment(false).Default
+	out.Adapter, out.Environment = adapter.Identity{Name: "demo", Version: "1"}, []string{"REGION"}
+	out.Clients.HyperFleetAPI.BaseURL = "http://fleet.example"
+
+	return &out
 }
 
 func readDryRun(t *testing.T, name string) []byte {
@@ -194,7 +195,7 @@ func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
 		want   string
 	}{
 		"no event":         {func(o *dryrun.Options) { o.Event = []byte("{") }, "read event"},
-		"an unknown field": {func(o *dryrun.Options) { o.Responses = []byte(`{"answers":[]}`) }, `unknown field "answers"`},
+		"an unknown field": {func(o *dryrun.Options) { o.Responses = []byte(`{"answers":[]}`) }, "answers: unknown field"},
 		"no pattern":       {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"responses":[{"statusCode":200}]}]}`) }, "say which calls"},
 		"a broken pattern": {func(o *dryrun.Options) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"("},"responses":[{"statusCode":200}]}]}`)
@@ -204,11 +205,12 @@ func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"},"responses":[{}]}]}`)
 		}, "no HTTP status"},
 		"no objects":           {func(o *dryrun.Options) { o.Discovery = []byte(`[]`) }, "read discovery"},
+		"neither of the two":   {func(o *dryrun.Options) { o.Discovery = []byte(`{"a":{"kind":"Pod"}}`) }, "below existing and created"},
 		"an object of no kind": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":{"metadata":{}}}}`) }, "apiVersion and kind"},
 		"another name": {func(o *dryrun.Options) {
 			o.Discovery = []byte(`{"existing":{"a":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}}}}`)
 		}, "has the name b"},
-		"a text for an object": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":"b"}}`) }, "no object"},
+		"a text for an object": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":"b"}}`) }, "existing.a: is \"b\", want a mapping"},
 	} {
 		options := dryRunOptions(t, "task.yaml")
 		tc.change(&options)

@@ -80,15 +80,15 @@ func New(options Options) (*Pipeline, error) {
 
 	p := &Pipeline{
 		Options: options, seen: resources.NewGenerations(), resources: resources.Run,
-		config: task.Redacted(options.Deployment), env: map[string]any{},
+		stamper: stamp.New(options.Deployment.Adapter.Name, options.Keys),
+		config:  task.Redacted(options.Deployment), env: map[string]any{},
 	}
 	for name, value := range options.Env {
 		p.env[name] = value
 	}
 
-	var errStamp, errHTTP, errAPI error
+	var errHTTP, errAPI error
 
-	p.stamper, errStamp = stamp.New(options.Deployment.Adapter.Name, options.Keys)
 	p.http, errHTTP = httpcall.New(httpcall.Options{
 		API: options.Deployment.Clients.HyperFleetAPI, Transport: options.Transport, Calls: options.Calls, Clock: options.Clock,
 	})
@@ -96,7 +96,7 @@ func New(options Options) (*Pipeline, error) {
 		Calls: options.Calls, Transport: options.Transport, Clock: options.Clock,
 	})
 
-	return p, errors.Join(errStamp, errHTTP, errAPI)
+	return p, errors.Join(errHTTP, errAPI)
 }
 
 // APIClient is the framework's own client of the fleet API. Headers such as those of a

@@ -28,14 +28,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
-	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 var (
 	// fleet is the API that all tests share; each has a gate of its own before it.
-	fleet http.Handler
+	fleet *fleetapi.API
 	names atomic.Int64
 )
 
@@ -53,7 +52,6 @@ func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTim
 type world struct {
 	t   *testing.T
 	url string
-	api *client.Client
 	log *capture.Buffer
 
 	mu sync.Mutex
@@ -80,13 +78,6 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(listening.Close)
 
 	w.url = listening.URL
-
-	api, err := client.New(platform.APIClient{BaseURL: w.url}, client.Options{Clock: instant{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	w.api = api
 
 	return w
 }
@@ -154,14 +145,14 @@ func (w *world) cluster(name string) openapi.Resource {
 func (w *world) status(id string) *openapi.AdapterStatus {
 	w.t.Helper()
 
-	list, err := w.api.Statuses(w.t.Context(), id)
+	list, err := fleet.Store.Statuses(w.t.Context(), id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 
-	for i := range list.Items {
-		if list.Items[i].Adapter == "landing" {
-			return &list.Items[i]
+	for i := range list {
+		if list[i].Adapter == "landing" {
+			return &list[i]
 		}
 	}
 
@@ -193,14 +184,12 @@ func (w *world) condition(id, kind string) string {
 }
 
 func deployment(url string) *adapter.Deployment {
-	return &adapter.Deployment{
-		Adapter:     adapter.Identity{Name: "landing", Version: "7"},
-		Environment: []string{"REGION"},
-		Clients: adapter.Clients{
-			HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: url, Version: "v1"},
-			Broker:        adapter.Broker{SubscriptionID: "landing", Topic: "clusters"},
-		},
-	}
+	out := task.Deployment(false).Default
+	out.Adapter, out.Environment = adapter.Identity{Name: "landing", Version: "7"}, []string{"REGION"}
+	out.Clients.HyperFleetAPI.BaseURL = url
+	out.Clients.Broker = adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}
+
+	return &out
 }
 
 // phase is a resources phase; nil stands for one that has nothing to do.

@@ -107,17 +107,17 @@ func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 	}
 
 	for range 2 {
-		applied, err := c.Apply(t.Context(), edited, plainMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
+		applied, takenOver, err := c.Apply(t.Context(), edited, plainMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
 		if err != nil {
 			t.Fatal(err)
 		}
 
 		want := map[string]string{"a": "2", "c": "2", "patched": "1", "strange": "1"}
-		if diff := cmp.Diff(want, data(applied.Object)); diff != "" || applied.TakenOver != "" {
-			t.Fatalf("applied: %s; taken over %q", diff, applied.TakenOver)
+		if diff := cmp.Diff(want, data(applied)); diff != "" || takenOver != "" {
+			t.Fatalf("applied: %s; taken over %q", diff, takenOver)
 		}
 
-		edited = applied.Object
+		edited = applied
 	}
 }
 
@@ -135,24 +135,24 @@ func TestDirectApplyTakesOverAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err := c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "2"}))
+	applied, takenOver, err := c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "2"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if data(applied.Object)["a"] != "2" || !strings.Contains(applied.TakenOver, `.data.a (conflict with "kubectl-edit"`) {
-		t.Errorf("a is %q, taken over %q", data(applied.Object)["a"], applied.TakenOver)
+	if data(applied)["a"] != "2" || !strings.Contains(takenOver, `.data.a (conflict with "kubectl-edit"`) {
+		t.Errorf("a is %q, taken over %q", data(applied)["a"], takenOver)
 	}
 
 	// A field that our own patch has set is not worth telling.
-	live, err = c.Patch(t.Context(), transport.RefTo(applied.Object), map[string]any{"data": map[string]any{"a": "patched"}})
+	live, err = c.Patch(t.Context(), transport.RefTo(applied), map[string]any{"data": map[string]any{"a": "patched"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	applied, err = c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "3"}))
-	if err != nil || applied.TakenOver != "" || data(applied.Object)["a"] != "3" {
-		t.Errorf("after a patch: %v, taken over %q, a is %q", err, applied.TakenOver, data(applied.Object)["a"])
+	applied, takenOver, err = c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "3"}))
+	if err != nil || takenOver != "" || data(applied)["a"] != "3" {
+		t.Errorf("after a patch: %v, taken over %q, a is %q", err, takenOver, data(applied)["a"])
 	}
 }
 
@@ -162,7 +162,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 
 	writes := map[string]func(context.Context, *kubernetes.Client, *unstructured.Unstructured) error{
 		"apply": func(ctx context.Context, c *kubernetes.Client, live *unstructured.Unstructured) error {
-			_, err := c.Apply(ctx, live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
+			_, _, err := c.Apply(ctx, live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
 
 			return err
 		},
@@ -297,7 +297,7 @@ func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	live := directly(t, c, secret.DeepCopy())
 	secret.Object["stringData"] = map[string]any{"password": int64(8675309)}
 
-	_, err := c.Apply(t.Context(), live, secret)
+	_, _, err := c.Apply(t.Context(), live, secret)
 	if err == nil || errclass.Of(err) != errclass.Permanent || strings.Contains(err.Error(), "8675309") {
 		t.Errorf("Apply() = %v (%s)", err, errclass.Of(err))
 	}
@@ -307,7 +307,7 @@ func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	delete(secret.Object, "stringData")
 
 	live = directly(t, c, plainMap(namespace, "token", nil))
-	if _, err := c.Apply(t.Context(), live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
+	if _, _, err := c.Apply(t.Context(), live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
 		t.Errorf("the test has no teeth: of a ConfigMap the server says %v", err)
 	}
 }

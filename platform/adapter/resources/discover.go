@@ -251,10 +251,7 @@ func (r *run) current(versions []*unstructured.Unstructured) *unstructured.Unstr
 
 // generationOf is 0 for what is no number: it was never applied by us as it is.
 func generationOf(object *unstructured.Unstructured) int64 {
-	generation, err := stamp.Generation(object)
-	if err != nil {
-		return 0
-	}
+	generation, _ := stamp.Generation(object)
 
 	return generation
 }

@@ -4,6 +4,7 @@
 package resources
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision
 	}
 
 	if e.found.current != nil {
-		state.Generation = gates.Compare(generationOf(e.found.current), r.in.Generation)
+		state.Generation = cmp.Compare(generationOf(e.found.current), r.in.Generation)
 	}
 
 	decision := gates.Decide(state)

@@ -104,20 +104,20 @@ func TestHubWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	applied, err := c.Apply(t.Context(), labelled, work(cluster, "2", nested("one", nil)))
+	applied, _, err := c.Apply(t.Context(), labelled, work(cluster, "2", nested("one", nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if diff := cmp.Diff([]string{"one="}, generations(t, applied.Object)); diff != "" || applied.Object.GetLabels()["theirs"] != "x" {
-		t.Errorf("applied: %s, labels %v", diff, applied.Object.GetLabels())
+	if diff := cmp.Diff([]string{"one="}, generations(t, applied)); diff != "" || applied.GetLabels()["theirs"] != "x" {
+		t.Errorf("applied: %s, labels %v", diff, applied.GetLabels())
 	}
 
-	if _, there, _ := unstructured.NestedMap(applied.Object.Object, "spec", "deleteOption"); there {
+	if _, there, _ := unstructured.NestedMap(applied.Object, "spec", "deleteOption"); there {
 		t.Error("what the manifest does not say is still in the spec")
 	}
 
-	if _, err := c.Apply(t.Context(), labelled, work(cluster, "3")); !errors.Is(err, transport.ErrConflict) {
+	if _, _, err := c.Apply(t.Context(), labelled, work(cluster, "3")); !errors.Is(err, transport.ErrConflict) {
 		t.Errorf("apply on a stale read: %v", err)
 	}
 

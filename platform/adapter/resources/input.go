@@ -6,8 +6,6 @@ package resources
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -49,12 +47,9 @@ type Input struct {
 }
 
 // Run handles the task's entries. What went wrong with an entry is in its outcome; the
-// error is about the input, or the context's end.
+// error is the context's end.
 func Run(ctx context.Context, in Input) (Result, error) {
-	r, err := newRun(in)
-	if err != nil {
-		return Result{}, err
-	}
+	r := newRun(in)
 
 	if !r.discoverAll(ctx) {
 		return r.result, ctx.Err()
@@ -84,38 +79,25 @@ func (r *run) handedOver() {
 	}
 }
 
-func newRun(in Input) (*run, error) {
-	if in.Task == nil || in.Stamper == nil || in.ResourceID == "" || in.Generation < 1 {
-		return nil, errors.New("handle resources: it needs a task, a stamper, a resource id and a generation")
-	}
-
+func newRun(in Input) *run {
 	in.Clock = cmp.Or[clock.PassiveClock](in.Clock, clock.RealClock{})
 	in.Log = cmp.Or(in.Log, slog.New(slog.DiscardHandler))
 
-	r := &run{in: in, vars: maps.Clone(in.Vars), stale: in.Seen.stale(in.ResourceID, in.Generation)}
+	r := &run{in: in, vars: map[string]any{}, stale: in.Seen.stale(in.ResourceID, in.Generation)}
 	r.result.Objects = map[string]any{}
 	r.result.Outcomes = make([]Outcome, len(in.Task.Resources))
 
-	if r.vars == nil {
-		r.vars = map[string]any{}
-	}
-
+	maps.Copy(r.vars, in.Vars)
 	r.vars[variable] = r.result.Objects
 
 	for i := range in.Task.Resources {
 		resource := &in.Task.Resources[i]
 
-		client, there := in.Clients[resource.Transport]
-		if !there {
-			return nil, fmt.Errorf("handle resource %s: there is no client for transport %s; configure clients.%s",
-				resource.Name, resource.Transport, resource.Transport)
-		}
-
 		r.result.Outcomes[i] = Outcome{Resource: resource.Name, Operation: None}
-		r.entries = append(r.entries, &entry{Resource: resource, client: client})
+		r.entries = append(r.entries, &entry{Resource: resource, client: in.Clients[resource.Transport]})
 	}
 
-	return r, nil
+	return r
 }
 
 // maxSeen bounds how many resources Generations remembers.

@@ -37,7 +37,7 @@ func (r *run) render(ctx context.Context, e *entry) (*unstructured.Unstructured,
 
 	err = r.in.Stamper.Stamp(object, stamp.Mark{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation})
 	if err != nil {
-		return nil, permanent(ReasonManifest, "%w", err)
+		return nil, permanent(ReasonManifest, "stamp %s: %w", transport.RefTo(object), err)
 	}
 
 	if err := r.findable(e, object); err != nil || e.Transport != transport.Maestro {

@@ -167,7 +167,7 @@ func TestKeyRotation(t *testing.T) {
 	eventually(t, "the object is signed anew", func() bool {
 		f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
 
-		_, err := keysWith(t, fresh).Verify(f.get(f.configMap("web")), schema.GroupKind{Kind: "ConfigMap"})
+		err := keysWith(t, fresh).Verify(f.get(f.configMap("web")), schema.GroupKind{Kind: "ConfigMap"})
 
 		return err == nil
 	})

@@ -223,14 +223,14 @@ func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
 // dying is a client whose objects are deleted by somebody while they are written.
 type dying struct{ transport.Client }
 
-func (c dying) Apply(ctx context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
-	applied, err := c.Client.Apply(ctx, live, object)
-	if applied.Object != nil {
+func (c dying) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+	applied, takenOver, err := c.Client.Apply(ctx, live, object)
+	if applied != nil {
 		now := metav1.Now()
-		applied.Object.SetDeletionTimestamp(&now)
+		applied.SetDeletionTimestamp(&now)
 	}
 
-	return applied, err
+	return applied, takenOver, err
 }
 
 // While the current version is being deleted, the earlier ones stay.

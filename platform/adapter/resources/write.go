@@ -36,44 +36,39 @@ func (r *run) apply(ctx context.Context, e *entry, out *Outcome) error {
 
 // change applies the manifest to an object that is there.
 func (r *run) change(ctx context.Context, e *entry, live, object *unstructured.Unstructured, out *Outcome) error {
-	if done, err := r.upToDate(live, object, out); done || err != nil {
-		return err
+	if r.upToDate(live, object, out) {
+		return nil
 	}
 
 	out.Operation = Applied
 
-	applied, err := e.client.Apply(ctx, live, object)
+	applied, takenOver, err := e.client.Apply(ctx, live, object)
 	if err != nil {
 		return err
 	}
 
-	if applied.TakenOver != "" {
-		out.Message = "fields that others had changed have the manifest's values again: " + applied.TakenOver
+	if takenOver != "" {
+		out.Message = "fields that others had changed have the manifest's values again: " + takenOver
 	}
 
-	return r.replace(e, applied.Object)
+	return r.replace(e, applied)
 }
 
 // upToDate heeds a generation that the manifest has of its own, which may differ from the
 // event's: an object of the same is left as it is, as is one of a later.
-func (r *run) upToDate(live, object *unstructured.Unstructured, out *Outcome) (bool, error) {
-	wanted, err := stamp.Generation(object)
-	if err != nil {
-		return false, permanent(ReasonManifest, "%w", err)
-	}
-
-	there := generationOf(live)
+func (r *run) upToDate(live, object *unstructured.Unstructured, out *Outcome) bool {
+	wanted, there := generationOf(object), generationOf(live)
 
 	switch {
 	case wanted == r.in.Generation || there < wanted:
-		return false, nil
+		return false
 	case there == wanted:
 		out.Reason = string(gates.ReasonUnchanged)
 	default:
 		out.Reason = string(gates.ReasonStale)
 	}
 
-	return true, nil
+	return true
 }
 
 // create makes the object. One of the name that is there by then is not taken over.

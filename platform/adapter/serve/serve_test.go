@@ -87,8 +87,8 @@ func TestWhatAdmissionRefusesIsReportedAndDone(t *testing.T) {
 	w.send(cluster.Id, 1)
 	w.eventually("the report", func() bool { return w.available(cluster.Id) == "False ResourcesFailed" })
 
-	list, err := w.api.Statuses(t.Context(), cluster.Id)
-	if err != nil || !strings.Contains(list.Items[0].Conditions[0].Message, "refused by the house") {
+	list, err := fleet.Store.Statuses(t.Context(), cluster.Id)
+	if err != nil || !strings.Contains(list[0].Conditions[0].Message, "refused by the house") {
 		t.Errorf("%v, %+v", err, list)
 	}
 

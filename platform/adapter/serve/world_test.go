@@ -48,7 +48,7 @@ const patience = time.Minute
 
 var (
 	env   *kube.Env
-	fleet http.Handler
+	fleet *fleetapi.API
 	names atomic.Int64
 )
 
@@ -197,10 +197,11 @@ func newWorld(t testing.TB, namespace string) *world {
 	w.url = listening.URL
 	w.deployment = adapter.Deployment{
 		Adapter:      adapter.Identity{Name: "landing", Version: "7"},
-		Clients:      adapter.Clients{HyperFleetAPI: adapter.HyperFleetAPI{BaseURL: w.url, Version: "v1"}, Broker: adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}},
+		Clients:      adapter.Clients{HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI, Broker: adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}},
 		DebugConfig:  true,
 		EventTimeout: patience, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",
 	}
+	w.deployment.Clients.HyperFleetAPI.BaseURL = w.url
 
 	logger := slog.New(slog.NewJSONHandler(w.log, nil))
 
@@ -402,12 +403,12 @@ func (w *world) eventually(what string, is func() bool) {
 
 // available is "STATUS REASON" of the adapter's report.
 func (w *world) available(id string) string {
-	list, err := w.api.Statuses(w.t.Context(), id)
-	if err != nil || len(list.Items) == 0 {
+	list, err := fleet.Store.Statuses(w.t.Context(), id)
+	if err != nil || len(list) == 0 {
 		return "none"
 	}
 
-	for _, condition := range list.Items[0].Conditions {
+	for _, condition := range list[0].Conditions {
 		if condition.Type == "Available" {
 			return strings.TrimSpace(condition.Status + " " + condition.Reason)
 		}

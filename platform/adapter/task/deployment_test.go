@@ -62,6 +62,7 @@ func TestDeploymentsThatAreRefused(t *testing.T) {
 
 	cases := map[string]struct{ file, want string }{
 		"nothing":         {"", "adapter.name: \"\" is not a DNS label"},
+		"a name":          {strings.Replace(minimal, "name: demo", "name: Has.Dots", 1), `adapter.name: "Has.Dots" is not a DNS label`},
 		"topic":           {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
 		"key":             {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
 		"url":             {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},

@@ -237,16 +237,13 @@ func whole(value any) (int64, error) {
 }
 
 func float(value any) (float64, error) {
-	switch typed := value.(type) {
-	case float64:
-		return typed, nil
-	case int64:
-		return float64(typed), nil
-	case int:
-		return float64(typed), nil
-	case string:
-		if number, err := strconv.ParseFloat(strings.TrimSpace(typed), 64); err == nil {
-			return number, nil
+	if out, ok := number(value); ok {
+		return out, nil
+	}
+
+	if typed, ok := value.(string); ok {
+		if out, err := strconv.ParseFloat(strings.TrimSpace(typed), 64); err == nil {
+			return out, nil
 		}
 	}
 

@@ -107,7 +107,7 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"nested name twice", space + "  transport: {client: maestro, maestro: {target_cluster: c}}\n  nested_discoveries: [{name: space, discovery: {by_name: x}}]", "resources[0].nested_discoveries[0].name: the name space is there twice"},
 		{"nested on kubernetes", space + "  nested_discoveries: [{name: inner, discovery: {by_name: x}}]", "only a ManifestWork"},
 		{"bad name", space + strings.Replace(job, "name: job", "name: Job-1", 1), `"Job-1" can't be a resource's name`},
-		{"alias and name", space + "  alias: other", "resources[0].alias: there is name as well (alias is an old name of name: take it out)"},
+		{"alias and name", space + "  alias: other", "resources[0].alias: there is name as well (alias is an old form of it: take it out)"},
 		{"orphan and detach", space + "  lifecycle: {detach: {when: {expression: 'is_deleting'}}, orphan: {when: {expression: 'false'}}}", "there is lifecycle.detach as well"},
 		{"create and apply", space + "  lifecycle: {apply: {when: {expression: 'true'}}, create: {when: {expression: 'true'}}}", "there is lifecycle.apply as well"},
 		{"recreate_on_change and recreate", space + "  recreate_on_change: true\n  lifecycle: {recreate: {when: {expression: 'true'}}}", "there is lifecycle.recreate as well"},

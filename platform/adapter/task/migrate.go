@@ -99,36 +99,27 @@ func (m *Migration) rewrite(problem strictyaml.Problem) bool {
 	return m.replace(problem, at, "${1}response."+found[1], "a capture reads the answer as response")
 }
 
-// replace replaces the first match from the problem's line on.
+// replace replaces the first match from the problem's place on.
 func (m *Migration) replace(problem strictyaml.Problem, what *regexp.Regexp, by, why string) bool {
-	lines := bytes.SplitAfter(m.Text, []byte("\n"))
+	lines := bytes.SplitAfterN(m.Text, []byte("\n"), max(problem.Line, 1))
+	// What stands before the place tells whether a word begins there.
+	from := min(len(m.Text)-len(lines[len(lines)-1])+max(problem.Column-2, 0), len(m.Text))
 
-	for i := max(problem.Line-1, 0); i < len(lines); i++ {
-		from := 0
-		if i == problem.Line-1 {
-			from = min(max(problem.Column-1, 0), len(lines[i]))
-			// What stands before the place tells whether a word begins there.
-			from = max(from-1, 0)
-		}
-
-		match := what.FindSubmatchIndex(lines[i][from:])
-		if match == nil {
-			continue
-		}
-
-		rest := lines[i][from:]
-		line := slices.Concat(lines[i][:from], rest[:match[0]], what.Expand(nil, []byte(by), rest, match), rest[match[1]:])
-		m.Changes = append(m.Changes, strictyaml.Problem{
-			File: problem.File, Line: i + 1, Path: problem.Path, Hint: why,
-			Message: strings.TrimSpace(string(lines[i])) + " -> " + strings.TrimSpace(string(line)),
-		})
-		lines[i] = line
-		m.Text = bytes.Join(lines, nil)
-
-		return true
+	match := what.FindSubmatchIndex(m.Text[from:])
+	if match == nil {
+		return false
 	}
 
-	return false
+	rest := m.Text[from:]
+	found, now := rest[match[0]:match[1]], what.Expand(nil, []byte(by), rest, match)
+
+	m.Changes = append(m.Changes, strictyaml.Problem{
+		File: problem.File, Line: 1 + bytes.Count(m.Text[:from+match[1]], []byte("\n")), Path: problem.Path, Hint: why,
+		Message: strings.TrimSpace(string(found)) + " -> " + strings.TrimSpace(string(now)),
+	})
+	m.Text = slices.Concat(m.Text[:from], rest[:match[0]], now, rest[match[1]:])
+
+	return true
 }
 
 // differs says what works in another way.

@@ -118,10 +118,7 @@ func (l *loader) resourceNames(i int) {
 	if one.Alias != "" {
 		where = at.With("alias")
 
-		if one.Name != "" {
-			l.problem(where, "there is name as well").Hint = "alias is an old name of name: take it out"
-		} else {
-			l.warnf(where, "write name", "alias is an old name of name")
+		if l.old(where, "alias", "name", one.Name != "") {
 			one.Name = one.Alias
 		}
 	}

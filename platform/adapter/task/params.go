@@ -5,13 +5,13 @@ package task
 
 import (
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -159,13 +159,8 @@ func (l *loader) log(at strictyaml.Path, in *adapter.Log) *Log {
 		return nil
 	}
 
-	levels := map[string]slog.Level{
-		"": slog.LevelInfo, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "warn": slog.LevelWarn,
-		"error": slog.LevelError,
-	}
-
-	level, ok := levels[strings.ToLower(in.Level)]
-	if !ok {
+	level, err := log.ParseLevel(in.Level)
+	if err != nil {
 		l.problem(at.With("level"), "unknown %q", in.Level).Hint = "one of debug, info, warning, error"
 	}
 

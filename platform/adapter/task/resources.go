@@ -177,7 +177,7 @@ func (l *loader) lifecycle(at strictyaml.Path, in *adapter.Resource, out *Resour
 		out.Patches = append(out.Patches, l.patch(below.With("patch", j), &lifecycle.Patch[j]))
 	}
 
-	l.oldNames(at, in, lifecycle, out)
+	l.oldForms(at, in, lifecycle, out)
 	l.contradictions(below, in, out)
 }
 
@@ -189,47 +189,40 @@ func (l *loader) patch(at strictyaml.Path, in *adapter.Patch) Patch {
 	return Patch{When: l.gate(at.With("when"), &in.When), Document: l.tree(at.With("document"), in.Document, false)}
 }
 
-// oldNames takes lifecycle.orphan, lifecycle.create and recreate_on_change for what they
+// oldForms takes lifecycle.orphan, lifecycle.create and recreate_on_change for what they
 // are called now.
-func (l *loader) oldNames(at strictyaml.Path, in *adapter.Resource, lifecycle *adapter.Lifecycle, out *Resource) {
+func (l *loader) oldForms(at strictyaml.Path, in *adapter.Resource, lifecycle *adapter.Lifecycle, out *Resource) {
 	below := at.With("lifecycle")
 
-	if lifecycle.Orphan != nil {
-		if lifecycle.Detach != nil {
-			l.problem(below.With("orphan"), "there is lifecycle.detach as well").Hint = "orphan is its old name: take it out"
-		} else {
-			l.warnf(below.With("orphan"), "write detach", "lifecycle.orphan is an old name of lifecycle.detach")
-			out.Detach = l.gate(below.With("orphan", "when"), &lifecycle.Orphan.When)
-		}
+	if lifecycle.Orphan != nil && l.old(below.With("orphan"), "lifecycle.orphan", "lifecycle.detach", lifecycle.Detach != nil) {
+		out.Detach = l.gate(below.With("orphan", "when"), &lifecycle.Orphan.When)
 	}
 
-	if lifecycle.Create != nil {
-		if lifecycle.Apply != nil {
-			l.problem(below.With("create"), "there is lifecycle.apply as well").Hint = "create is an old form of it: take it out"
-		} else if l.gate(below.With("create", "when"), &lifecycle.Create.When) != nil {
-			l.warnf(below.With("create"), "write lifecycle.apply", "lifecycle.create is an old form of lifecycle.apply")
-			// The old gate was not asked once the object was there.
-			expression := fmt.Sprintf("resources.?%s.hasValue() || (%s)", in.Name, lifecycle.Create.When.Expression)
-			out.Apply = l.expression(l.env, below.With("create", "when", "expression"), expression, true)
-		}
+	if lifecycle.Create != nil && l.old(below.With("create"), "lifecycle.create", "lifecycle.apply", lifecycle.Apply != nil) &&
+		l.gate(below.With("create", "when"), &lifecycle.Create.When) != nil {
+		// The old gate was not asked once the object was there.
+		expression := fmt.Sprintf("resources.?%s.hasValue() || (%s)", in.Name, lifecycle.Create.When.Expression)
+		out.Apply = l.expression(l.env, below.With("create", "when", "expression"), expression, true)
 	}
 
-	if !in.RecreateOnChange {
-		return
+	where := at.With("recreate_on_change")
+	if in.RecreateOnChange && l.old(where, "recreate_on_change", "lifecycle.recreate", lifecycle.Recreate != nil) {
+		// The generation rule leaves an object that is newer than the event.
+		expression := fmt.Sprintf(`dig(resources.?%s, "metadata.annotations.%s", "") != string(event.generation)`,
+			in.Name, adapter.AnnotationGeneration)
+		out.Recreate = l.expression(l.env, where, expression, true)
+	}
+}
+
+// old says whether an old form stands in for what is written now: not beside it.
+func (l *loader) old(at strictyaml.Path, old, now string, both bool) bool {
+	if both {
+		l.problem(at, "there is %s as well", now).Hint = old + " is an old form of it: take it out"
+	} else {
+		l.warnf(at, "write "+now, "%s is an old form of %s", old, now)
 	}
 
-	if lifecycle.Recreate != nil {
-		l.problem(at.With("recreate_on_change"), "there is lifecycle.recreate as well").Hint = "it is an old form of it: take it out"
-
-		return
-	}
-
-	l.warnf(at.With("recreate_on_change"), "write lifecycle.recreate.when",
-		"recreate_on_change is an old form of lifecycle.recreate")
-	// The generation rule leaves an object that is newer than the event.
-	expression := fmt.Sprintf(`dig(resources.?%s, "metadata.annotations.%s", "") != string(event.generation)`,
-		in.Name, adapter.AnnotationGeneration)
-	out.Recreate = l.expression(l.env, at.With("recreate_on_change"), expression, true)
+	return !both
 }
 
 // contradictions are gates that can't be meant.

@@ -69,7 +69,7 @@ func TestConfigurationReferenceIsWhole(t *testing.T) {
 		said = append(said, warning.String())
 	}
 
-	for _, want := range []string{"alias is an old name", "orphan is an old name", "maestro is not used", "the name has to vary", "also finds objects"} {
+	for _, want := range []string{"alias is an old form", "orphan is an old form", "maestro is not used", "the name has to vary", "also finds objects"} {
 		if !strings.Contains(strings.Join(said, "\n"), want) {
 			t.Errorf("warnings: %q, want %s", said, want)
 		}

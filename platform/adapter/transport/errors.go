@@ -117,18 +117,19 @@ func withoutValues(err error) error {
 // byStatus sorts the rest by HTTP status: what the server may answer otherwise later is
 // transient.
 func byStatus(err error) (errclass.Class, string, error) {
+	code := http.StatusServiceUnavailable
+
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return errclass.Transient, ReasonUnavailable, nil
+	if errors.As(err, &status) {
+		code = int(status.Status().Code)
 	}
 
-	code := int(status.Status().Code)
-	if code >= http.StatusInternalServerError || code == 0 ||
-		code == http.StatusRequestTimeout || code == http.StatusTooManyRequests {
-		return errclass.Transient, ReasonUnavailable, nil
+	if code >= http.StatusBadRequest && code < http.StatusInternalServerError &&
+		code != http.StatusRequestTimeout && code != http.StatusTooManyRequests {
+		return errclass.Permanent, ReasonRefused, nil
 	}
 
-	return errclass.Permanent, ReasonRefused, nil
+	return errclass.Transient, ReasonUnavailable, nil
 }
 
 // namespaceMissing tells the answer to a write into a namespace that is not there from

@@ -31,8 +31,10 @@ type Client interface {
 	Create(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
 	// Apply makes live what object says, where it says something: a field that an earlier
 	// apply has set and this one does not name is removed, those of others stay. Live is
-	// as a live read gave it. Errors: ErrConflict, ErrNotFound.
-	Apply(ctx context.Context, live, object *unstructured.Unstructured) (Applied, error)
+	// as a live read gave it. TakenOver tells which fields somebody else had set to other
+	// values, and who; they now have the manifest's. Errors: ErrConflict, ErrNotFound.
+	Apply(ctx context.Context, live, object *unstructured.Unstructured) (
+		applied *unstructured.Unstructured, takenOver string, err error)
 	// Patch applies a JSON merge patch (RFC 7396), which may be written to. Errors:
 	// ErrConflict, ErrNotFound.
 	Patch(ctx context.Context, ref Ref, document map[string]any) (*unstructured.Unstructured, error)
@@ -84,12 +86,4 @@ type Query struct {
 	Namespace, Name string
 	// Labels that all have to be there with these values.
 	Labels map[string]string
-}
-
-// Applied is what an apply came to.
-type Applied struct {
-	Object *unstructured.Unstructured
-	// TakenOver tells which fields somebody else had set to other values, and who; empty
-	// if none. They now have the manifest's values.
-	TakenOver string
 }

@@ -3,6 +3,3 @@
 
 -- name: AddAudit :exec
 insert into audit (at, actor, action, reason, resource_id, kind, name, removed) values ($1, $2, $3, $4, $5, $6, $7, $8);
-
--- name: ListAudit :many
-select at, actor, action, reason, resource_id, kind, name, removed from audit where resource_id = $1 order by id;

@@ -19,10 +19,10 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/uuid"
 
-	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
@@ -214,7 +214,10 @@ type limits struct{ pairs, reads float64 }
 func (w *world) apiLimit(ids map[string]string) (out limits) {
 	w.t.Helper()
 
-	calls, err := httpcall.New(httpcall.Options{API: adapter.HyperFleetAPI{BaseURL: w.base}})
+	api := task.Deployment(false).Default.Clients.HyperFleetAPI
+	api.BaseURL = w.base
+
+	calls, err := httpcall.New(httpcall.Options{API: api})
 	w.must(err)
 
 	out.pairs = w.pace(ids, func(id string) error {

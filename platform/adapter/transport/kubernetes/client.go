@@ -6,7 +6,6 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -71,17 +70,9 @@ var _ transport.Client = (*Client)(nil)
 // Config reads how the cluster is reached: from the kubeconfig, else from the pod that
 // the program runs in.
 func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error) {
-	var (
-		config *rest.Config
-		err    error
-	)
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeConfigPath}
 
-	if kubeConfigPath != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeConfigPath)
-	} else {
-		config, err = rest.InClusterConfig()
-	}
-
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w; set clients.kubernetes.kube_config_path outside a cluster", kubeConfigPath, err)
 	}
@@ -93,10 +84,6 @@ func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error)
 
 // New makes a client. Nothing is asked of the cluster yet.
 func New(options Options) (*Client, error) {
-	if options.Config == nil || options.Adapter == "" {
-		return nil, errors.New("make kubernetes transport: it needs the cluster's configuration and the adapter's name")
-	}
-
 	options.System = cmp.Or(options.System, transport.Kubernetes)
 	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
@@ -169,16 +156,14 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 
 // operation names a call for the metrics.
 func operation(request *http.Request) string {
-	if watching(request) {
+	if kubeconfig.Watches(request) {
 		return "watch"
 	}
 
 	return request.Method
 }
 
-func watching(request *http.Request) bool { return request.URL.Query().Get("watch") == "true" }
-
 // repeatable are reads. Writes are not repeated: the event is handled again.
 func repeatable(request *http.Request) bool {
-	return request.Method == http.MethodGet && !watching(request)
+	return request.Method == http.MethodGet && !kubeconfig.Watches(request)
 }

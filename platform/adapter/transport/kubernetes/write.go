@@ -32,7 +32,7 @@ func (c *Client) Create(ctx context.Context, object *unstructured.Unstructured) 
 // Apply is a server-side apply. Fields that other managers have set to other values are
 // taken over, and that is told: the object is the adapter's, and it could not wait for
 // somebody to resolve the conflict.
-func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructured) (transport.Applied, error) {
+func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	ref := transport.RefTo(live)
 	// The request is for the version that the manifest is written in.
 	ref.GVK = object.GroupVersionKind()
@@ -63,7 +63,7 @@ func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructu
 		return calls.Apply(ctx, ref.Name, object, options)
 	})
 
-	return transport.Applied{Object: applied, TakenOver: fields}, err
+	return applied, fields, err
 }
 
 // adopt makes the fields that Create has set those of Apply, once: an apply removes only

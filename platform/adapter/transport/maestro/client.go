@@ -65,17 +65,17 @@ func New(options kubernetes.Options) (Client, error) {
 
 // Apply merges the work's labels, annotations and spec into the live one. Labels and
 // annotations of others stay; the spec is as the manifest says.
-func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured) (transport.Applied, error) {
+func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	ref := transport.RefTo(live)
 
 	document, err := difference(live, work)
 	if err != nil {
-		return transport.Applied{}, errclass.New(errclass.Permanent, transport.ReasonInvalid, "apply %s: %w", ref, err)
+		return nil, "", errclass.New(errclass.Permanent, transport.ReasonInvalid, "apply %s: %w", ref, err)
 	}
 
 	patched, err := c.Patch(ctx, ref, document)
 
-	return transport.Applied{Object: patched}, err
+	return patched, "", err
 }
 
 // difference is the merge patch from the live object to the work.

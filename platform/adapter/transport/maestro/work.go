@@ -19,11 +19,6 @@ import (
 
 // Complete gives each manifest of a work a generation: one that has none has the work's.
 func Complete(work *unstructured.Unstructured) error {
-	own := work.GetAnnotations()[adapter.AnnotationGeneration]
-	if _, err := stamp.ParseGeneration(own); err != nil {
-		return err
-	}
-
 	manifests, err := manifestsOf(work)
 	if err != nil {
 		return err
@@ -36,7 +31,7 @@ func Complete(work *unstructured.Unstructured) error {
 				annotations = map[string]string{}
 			}
 
-			annotations[adapter.AnnotationGeneration] = own
+			annotations[adapter.AnnotationGeneration] = work.GetAnnotations()[adapter.AnnotationGeneration]
 			manifest.SetAnnotations(annotations)
 		}
 
