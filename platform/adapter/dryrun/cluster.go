@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -31,14 +32,37 @@ type Discovery struct {
 	Created map[string]map[string]any `yaml:"created"`
 }
 
-// parseDiscovery reads the file of --discovery.
+// parseDiscovery reads the file of --discovery. Upstream's has no two keys above the objects: one
+// that bears a mark of an adapter exists there, any other is added to what is made.
 func parseDiscovery(data []byte) (Discovery, error) {
-	var out Discovery
-	if err := strictyaml.Decode("discovery", data, &out); err != nil {
+	var (
+		out  Discovery
+		flat map[string]map[string]any
+	)
+
+	err := strictyaml.Decode("discovery", data, &flat)
+	if err == nil && (flat["existing"] != nil || flat["created"] != nil) {
+		flat, err = nil, strictyaml.Decode("discovery", data, &out)
+	}
+
+	if err != nil {
 		return out, fmt.Errorf("read discovery, which has objects by their names below existing and created: %w", err)
 	}
 
+	if len(flat) > 0 {
+		out.Created, out.Existing = flat, maps.Clone(flat)
+		maps.DeleteFunc(out.Created, func(_ string, object map[string]any) bool { return marked(object) })
+		maps.DeleteFunc(out.Existing, func(_ string, object map[string]any) bool { return !marked(object) })
+	}
+
 	return out, check(out)
+}
+
+func marked(object map[string]any) bool {
+	o := unstructured.Unstructured{Object: object}
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(o.GetLabels())), maps.Keys(o.GetAnnotations()))
+
+	return slices.ContainsFunc(keys, func(key string) bool { return strings.HasPrefix(key, adapter.Prefix) })
 }
 
 func check(discovery Discovery) error {

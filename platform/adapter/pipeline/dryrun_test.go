@@ -5,6 +5,7 @@ package pipeline_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -126,6 +127,37 @@ func TestDryRunGolden(t *testing.T) {
 	}
 }
 
+// Upstream's file has the objects by their names alone.
+func TestDryRunTakesUpstreamsObjects(t *testing.T) {
+	t.Parallel()
+
+	var (
+		ours  map[string]json.RawMessage
+		texts [2]bytes.Buffer
+	)
+	if err := json.Unmarshal(readDryRun(t, "existing.json"), &ours); err != nil || len(ours) != 1 {
+		t.Fatal(err, ours)
+	}
+
+	for i, objects := range [][]byte{readDryRun(t, "existing.json"), ours["existing"]} {
+		options := dryRunOptions(t, "task.yaml")
+		options.Responses, options.Discovery = readDryRun(t, "responses.json"), objects
+
+		report, err := dryrun.Run(t.Context(), options)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := report.Text(&texts[i], true); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if diff := cmp.Diff(texts[0].String(), texts[1].String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A fixture that the adapter does not find is told of, with what is unlike; so is a name that
 // nobody gave.
 func TestDryRunSaysWhatItPassedOver(t *testing.T) {
@@ -205,7 +237,7 @@ func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"},"responses":[{}]}]}`)
 		}, "no HTTP status"},
 		"no objects":           {func(o *dryrun.Options) { o.Discovery = []byte(`[]`) }, "read discovery"},
-		"neither of the two":   {func(o *dryrun.Options) { o.Discovery = []byte(`{"a":{"kind":"Pod"}}`) }, "below existing and created"},
+		"one of three keys":    {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{},"a":{"kind":"Pod"}}`) }, "below existing and created"},
 		"an object of no kind": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":{"metadata":{}}}}`) }, "apiVersion and kind"},
 		"another name": {func(o *dryrun.Options) {
 			o.Discovery = []byte(`{"existing":{"a":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}}}}`)
