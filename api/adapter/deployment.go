@@ -97,6 +97,9 @@ type Clients struct {
 	Maestro       *Maestro      `yaml:"maestro"`
 }
 
+// MaxAttempts bounds the tries of one call of an API.
+const MaxAttempts = 10
+
 // HyperFleetAPI is the fleet API.
 type HyperFleetAPI struct {
 	// BaseURL without the path, for example http://hyperfleet-api:8000. Required.
@@ -107,7 +110,7 @@ type HyperFleetAPI struct {
 	Version string `yaml:"version"`
 	// Timeout of one try. Default: 10s.
 	Timeout time.Duration `yaml:"timeout"`
-	// RetryAttempts is the number of tries. Default: 3.
+	// RetryAttempts is the number of tries, at most 10. Default: 3.
 	RetryAttempts int `yaml:"retry_attempts"`
 	// RetryBackoff is exponential, linear or constant. Default: exponential.
 	RetryBackoff string `yaml:"retry_backoff"`

@@ -61,7 +61,7 @@ type APICall struct {
 	URL string `yaml:"url"`
 	// Timeout of one try, for example 10s.
 	Timeout string `yaml:"timeout"`
-	// RetryAttempts is the number of tries, on network errors, 408, 429 and 5xx.
+	// RetryAttempts is the number of tries, at most 10, on network errors, 408, 429 and 5xx.
 	RetryAttempts *int `yaml:"retry_attempts"`
 	// RetryBackoff is exponential, linear or constant.
 	RetryBackoff string `yaml:"retry_backoff"`

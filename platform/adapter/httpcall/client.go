@@ -28,8 +28,6 @@ import (
 )
 
 const (
-	// MaxAttempts bounds what a task file may ask for.
-	MaxAttempts = 10
 	// MaxBody of an answer, in bytes.
 	MaxBody = 4 << 20
 
@@ -77,7 +75,7 @@ type Request struct {
 	Body string
 	// Timeout of one try. Default: that of the API.
 	Timeout time.Duration
-	// Attempts is how often it is tried, at most MaxAttempts. Default: that of the API.
+	// Attempts is how often it is tried, at most adapter.MaxAttempts. Default: that of the API.
 	Attempts int
 	// Backoff is Exponential, Linear or Constant. Default: that of the API.
 	Backoff string
@@ -199,7 +197,7 @@ func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
 
 	request.Method = cmp.Or(request.Method, http.MethodGet)
 	request.Timeout = cmp.Or(request.Timeout, c.api.Timeout)
-	request.Attempts = min(cmp.Or(request.Attempts, c.api.RetryAttempts), MaxAttempts)
+	request.Attempts = min(cmp.Or(request.Attempts, c.api.RetryAttempts), adapter.MaxAttempts)
 	request.Backoff = cmp.Or(request.Backoff, c.api.RetryBackoff)
 
 	for try := 1; ; try++ {

@@ -109,7 +109,8 @@ func validate(d *adapter.Deployment) error {
 	c.wantf(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
 	c.wantf(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
 		"clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
-	c.wantf(api.RetryAttempts >= 1, "clients.hyperfleet_api.retry_attempts", "want 1 or more tries")
+	c.wantf(api.RetryAttempts >= 1 && api.RetryAttempts <= adapter.MaxAttempts, "clients.hyperfleet_api.retry_attempts",
+		"want 1 to %d tries", adapter.MaxAttempts)
 	c.oneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
 	c.oneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
 	c.oneOf("log.format", d.Log.Format, "json", "text")

@@ -136,6 +136,7 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"bad method", "params: [{name: a, source: {api_call: {method: FETCH, url: x}}}]", `unknown "FETCH"`},
 		{"call without url", "params: [{name: a, source: {api_call: {method: GET}}}]", "a call needs a url"},
 		{"bad wait", "params: [{name: a, source: {api_call: {method: GET, url: x, timeout: soon, retry_attempts: 0, retry_backoff: no}}}]", `"soon" is not a duration`},
+		{"too many tries", "params: [{name: a, source: {api_call: {method: GET, url: x, retry_attempts: 11}}}]", "want 1 to 10 tries"},
 		{"bad header", "params: [{name: a, source: {api_call: {method: GET, url: x, headers: [{name: 'a b', value: x}]}}}]", `"a b" is not a header's name`},
 
 		{"empty precondition", "preconditions: [{name: a}]", "at least one of api_call, conditions and expression"},

@@ -131,8 +131,8 @@ func (l *loader) apiCall(at strictyaml.Path, in *adapter.APICall) *APICall {
 	l.oneOf(at.With("retry_backoff"), in.RetryBackoff, []string{"exponential", "linear", "constant"}, true)
 
 	if in.RetryAttempts != nil {
-		if out.Attempts = *in.RetryAttempts; out.Attempts < 1 || out.Attempts > 20 {
-			l.problem(at.With("retry_attempts"), "want 1 to 20 tries")
+		if out.Attempts = *in.RetryAttempts; out.Attempts < 1 || out.Attempts > adapter.MaxAttempts {
+			l.problem(at.With("retry_attempts"), "want 1 to %d tries", adapter.MaxAttempts)
 		}
 	}
 
