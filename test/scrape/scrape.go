@@ -33,7 +33,7 @@ func Sum(ctx context.Context, url, name, labels string) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read metrics: %w", err)
 	}
-	defer response.Body.Close()
+	defer response.Body.Close() //nolint:errcheck // it was only read
 
 	page, err := io.ReadAll(response.Body)
 

@@ -20,9 +20,9 @@ func TestSum(t *testing.T) {
 	t.Parallel()
 
 	registry := prometheus.NewRegistry()
-	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "calls"}, []string{"method", "path"})
-	other := prometheus.NewGauge(prometheus.GaugeOpts{Name: "calls_waiting"})
-	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took_seconds"})
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "calls_total", Help: "Calls."}, []string{"method", "path"})
+	other := prometheus.NewGauge(prometheus.GaugeOpts{Name: "calls_total_waiting", Help: "What begins with the same name."})
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took_seconds", Help: "How long they took."})
 
 	registry.MustRegister(calls, other, took)
 	calls.WithLabelValues("GET", "/a b").Add(2)
@@ -38,7 +38,7 @@ func TestSum(t *testing.T) {
 		name, labels string
 		want         float64
 	}{
-		{"calls", "", 5}, {"calls", `method="GET"`, 2}, {"calls", `method="PUT",path="/a b"`, 3}, {"calls_waiting", "", -7},
+		{"calls_total", "", 5}, {"calls_total", `method="GET"`, 2}, {"calls_total", `method="PUT",path="/a b"`, 3}, {"calls_total_waiting", "", -7},
 		{"took_seconds_sum", "", 0.75}, {"took_seconds_count", "", 2},
 	} {
 		if got, err := scrape.Sum(t.Context(), server.URL, one.name, one.labels); err != nil || got != one.want {
@@ -46,7 +46,7 @@ func TestSum(t *testing.T) {
 		}
 	}
 
-	for _, name := range []string{"call", "took"} {
+	for _, name := range []string{"calls", "took"} {
 		if _, err := scrape.Sum(t.Context(), server.URL, name, ""); !errors.Is(err, scrape.ErrNone) {
 			t.Errorf("Sum(%s): %v, want that there is none", name, err)
 		}

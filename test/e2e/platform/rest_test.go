@@ -173,17 +173,17 @@ func (w *world) noChange(ids map[string]string, alone limits) {
 	w.t.Helper()
 
 	for _, one := range []struct {
-		task  string
+		file  string
 		limit float64
 	}{{"clusters/task.yaml", alone.pairs}, {"lean.yaml", alone.reads}} {
-		task, limit := one.task, one.limit
-		if task == "lean.yaml" {
-			w.write(task, lean)
+		file, limit := one.file, one.limit
+		if file == "lean.yaml" {
+			w.write(file, lean)
 			// In order: after a crash, RabbitMQ takes a while to see that its queue is free.
 			w.must(w.programs[progClusters].process.Stop())
 
 			args := w.programs[progClusters].args
-			w.programs[progClusters].args = strings.Split(strings.Replace(strings.Join(args, " "), "clusters/task.yaml", task, 1), " ")
+			w.programs[progClusters].args = strings.Split(strings.Replace(strings.Join(args, " "), "clusters/task.yaml", file, 1), " ")
 			w.start(progClusters)
 		}
 
@@ -202,7 +202,7 @@ func (w *world) noChange(ids map[string]string, alone limits) {
 		})
 
 		pace := sent / time.Since(from).Seconds()
-		w.sayf("events without a change, %s: %.0f a second, %.2f of the API's own %.0f", filepath.Base(task), pace, pace/limit, limit)
+		w.sayf("events without a change, %s: %.0f a second, %.2f of the API's own %.0f", filepath.Base(file), pace, pace/limit, limit)
 	}
 }
 
