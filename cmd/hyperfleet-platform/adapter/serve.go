@@ -163,6 +163,9 @@ func loadBroker(path string) (platform.Broker, error) {
 func runAdapter(
 	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Files, file string, events platform.Broker,
 ) error {
+	// A burst is worth more than the memory: the heap is small.
+	cli.SetGCPercent(200)
+
 	info := version.Read()
 	logger := logging(deployment.Log)
 

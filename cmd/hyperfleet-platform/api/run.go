@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -44,6 +45,9 @@ const (
 
 // run serves until ctx ends, or the files of its configuration are others.
 func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics io.Writer) error {
+	// A burst is worth more than the memory: the heap is small.
+	cli.SetGCPercent(200)
+
 	// Both were validated.
 	level, _ := log.ParseLevel(c.Log.Level)
 	format, _ := log.ParseFormat(c.Log.Format)

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -147,15 +146,11 @@ func shareBroker(c *platform.Sentinel) error {
 	return nil
 }
 
-// gcPercent is half of Go's own: pages of lists are most of what Sentinel allocates, it has
-// little else to do, and its memory counts once for each replica and kind.
-const gcPercent = 50
-
 // run wires Sentinel together.
 func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, diagnostics io.Writer) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	// Pages of lists are most of what Sentinel allocates, it has little else to do, and its memory
+	// counts once for each replica and kind.
+	cli.SetGCPercent(50)
 
 	level, _ := log.ParseLevel(config.Log.Level)    // validated
 	format, _ := log.ParseFormat(config.Log.Format) // validated
