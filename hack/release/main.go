@@ -44,15 +44,19 @@ type release struct {
 
 var versionForm = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
 	if err := makeRelease(ctx); err != nil {
 		sayf("%v", err)
-		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+
+		return 1
 	}
+
+	return 0
 }
 
 // sayf tells how far it is.

@@ -12,10 +12,12 @@ import (
 	"strconv"
 	"strings"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
@@ -50,9 +52,15 @@ func parseDiscovery(data []byte) (Discovery, error) {
 	}
 
 	if len(flat) > 0 {
-		out.Created, out.Existing = flat, maps.Clone(flat)
-		maps.DeleteFunc(out.Created, func(_ string, object map[string]any) bool { return marked(object) })
-		maps.DeleteFunc(out.Existing, func(_ string, object map[string]any) bool { return !marked(object) })
+		out = Discovery{Existing: map[string]map[string]any{}, Created: map[string]map[string]any{}}
+	}
+
+	for name, object := range flat {
+		if marked(object) {
+			out.Existing[name] = object
+		} else {
+			out.Created[name] = object
+		}
 	}
 
 	return out, check(out)
@@ -142,7 +150,7 @@ func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Rea
 		object := c.objects[at]
 
 		if query.Name != "" && query.Name != object.GetName() ||
-			query.Name+query.Namespace != "" && query.Namespace != object.GetNamespace() ||
+			(query.Name != "" || query.Namespace != "") && query.Namespace != object.GetNamespace() ||
 			query.GVK.GroupKind() != object.GroupVersionKind().GroupKind() {
 			continue
 		}
@@ -199,7 +207,11 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 
 	added, there := c.created[made.GetName()]
 	if kind, said := added["kind"]; there && (!said || kind == made.GetKind()) {
-		made.Object = merged(added, made.Object) // the manifest's own values stay
+		var err error
+		// The manifest's own values stay.
+		if made.Object, err = merged(added, made.Object); err != nil {
+			return nil, err
+		}
 	}
 
 	c.complete(made)
@@ -210,7 +222,12 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 
 // Apply lays the manifest over the live object. What is null in a manifest is not said there.
 func (c *cluster) Apply(ctx context.Context, live, said *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
-	changed, err := c.Patch(ctx, transport.RefTo(live), merged(nil, said.Object))
+	document, err := merged(map[string]any{}, said.Object)
+	if err != nil {
+		return nil, "", err
+	}
+
+	changed, err := c.Patch(ctx, transport.RefTo(live), document)
 
 	return changed, "", err
 }
@@ -222,7 +239,12 @@ func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[strin
 		return nil, missing(ref)
 	}
 
-	changed := &unstructured.Unstructured{Object: merged(now.Object, document)}
+	object, err := merged(now.Object, document)
+	if err != nil {
+		return nil, err
+	}
+
+	changed := &unstructured.Unstructured{Object: object}
 	c.complete(changed)
 	c.objects[key(ref)] = changed
 
@@ -255,25 +277,24 @@ func missing(ref transport.Ref) error {
 }
 
 // merged is an object with a merge patch (RFC 7396).
-func merged(object, patch map[string]any) map[string]any {
-	out := maps.Clone(object)
-	if out == nil {
-		out = map[string]any{}
+func merged(object, patch map[string]any) (map[string]any, error) {
+	before, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
 	}
 
-	for key, value := range patch {
-		below, isMap := value.(map[string]any)
-
-		switch {
-		case value == nil:
-			delete(out, key)
-		case isMap:
-			was, _ := out[key].(map[string]any)
-			out[key] = merged(was, below)
-		default:
-			out[key] = value
-		}
+	document, err := json.Marshal(patch)
+	if err != nil {
+		return nil, err
 	}
 
-	return out
+	after, err := jsonpatch.MergePatch(before, document)
+	if err != nil {
+		return nil, err
+	}
+
+	out := map[string]any{}
+	err = json.Unmarshal(after, &out)
+
+	return out, err
 }

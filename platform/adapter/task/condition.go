@@ -35,14 +35,18 @@ func (c Condition) Met(vars map[string]any) (bool, error) {
 	value, ok := c.Field.Lookup(vars)
 
 	switch c.Operator {
-	case "exists", "notExists":
-		return ok == (c.Operator == "exists"), nil
-	case "equals", "notEquals":
-		return same(value, c.Value) == (c.Operator == "equals"), nil
-	case "in", "notIn":
-		found := slices.ContainsFunc(c.Values, func(one any) bool { return same(value, one) })
-
-		return found == (c.Operator == "in"), nil
+	case "exists":
+		return ok, nil
+	case "notExists":
+		return !ok, nil
+	case "equals":
+		return same(value, c.Value), nil
+	case "notEquals":
+		return !same(value, c.Value), nil
+	case "in":
+		return slices.ContainsFunc(c.Values, func(one any) bool { return same(value, one) }), nil
+	case "notIn":
+		return !slices.ContainsFunc(c.Values, func(one any) bool { return same(value, one) }), nil
 	case "contains":
 		return c.contains(value)
 	default:

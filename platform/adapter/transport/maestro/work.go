@@ -24,6 +24,8 @@ func Complete(work *unstructured.Unstructured) error {
 		return err
 	}
 
+	own := work.GetAnnotations()[adapter.AnnotationGeneration]
+
 	for i, manifest := range manifests {
 		annotations := manifest.GetAnnotations()
 		if _, there := annotations[adapter.AnnotationGeneration]; !there {
@@ -31,7 +33,7 @@ func Complete(work *unstructured.Unstructured) error {
 				annotations = map[string]string{}
 			}
 
-			annotations[adapter.AnnotationGeneration] = work.GetAnnotations()[adapter.AnnotationGeneration]
+			annotations[adapter.AnnotationGeneration] = own
 			manifest.SetAnnotations(annotations)
 		}
 
