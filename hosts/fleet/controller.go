@@ -44,7 +44,7 @@ type Reconciler struct {
 	Policy drift.Policy
 }
 
-//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
+//+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=get;list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets/status,verbs=patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines,verbs=create;delete
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

@@ -51,6 +51,12 @@ func (racks) FleetName(host machine.Object) string {
 
 	return m.Spec.FleetName
 }
+func (racks) HostKeys(machine.Object) machine.HostKeys { return machine.HostKeys{AcceptNew: true} }
+func (racks) Like(host machine.Object) machine.Object {
+	m, _ := host.(*v1alpha1.LinuxMachine)
+
+	return &v1alpha1.LinuxMachine{Spec: m.Spec}
+}
 
 // world is one fleet, whose hosts the test plays.
 type world struct {
@@ -58,13 +64,15 @@ type world struct {
 
 	namespace string
 	recorder  *events.FakeRecorder
+	// live is what the controller reads past its cache.
+	live client.Reader
 }
 
 func newWorld(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *world {
 	t.Helper()
 	t.Parallel()
 
-	w := &world{T: t, namespace: env.Namespace(t), recorder: events.NewFakeRecorder(100)}
+	w := &world{T: t, namespace: env.Namespace(t), recorder: events.NewFakeRecorder(100), live: env.Client}
 	env.Create(t, &v1alpha1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "racks"}, Spec: spec})
 
 	for _, name := range hosts {
@@ -98,7 +106,7 @@ func (w *world) run(hash string) func() {
 		}
 
 		return (&fleet.Reconciler{
-			Kinds: []machine.Kind{kind}, Client: mgr.GetClient(), Clock: clock.RealClock{}, Recorder: w.recorder,
+			Kinds: []machine.Kind{kind}, Client: mgr.GetClient(), Live: w.live, Clock: clock.RealClock{}, Recorder: w.recorder,
 			Runner: &step.Runner{Client: mgr.GetClient(), Controller: "hostfleet"},
 			Policy: drift.Policy{MaxAttempts: 5, MaxBoots: 5, Base: time.Hour, Cap: time.Hour},
 		}).SetupWithManager(mgr)

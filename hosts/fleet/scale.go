@@ -145,6 +145,18 @@ func scale(ctx context.Context, s *scope) step.Result {
 		next = scaling{reason: "Paused", message: next.message}
 	}
 
+	if next.add || next.remove != "" {
+		// Looked at after the hosts: whoever takes the number away first, and then a host, meant it so.
+		changed, err := s.changed(ctx)
+		if err != nil {
+			return step.Fail(err)
+		}
+
+		if changed {
+			return step.Done() // its event brings the next pass
+		}
+	}
+
 	switch {
 	case next.add:
 		next, err = s.order(ctx, hosts[s.fleet.Spec.TemplateHost], taken, next)
@@ -164,6 +176,24 @@ func scale(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done().Also(v1alpha1.ConditionReplicasMet, status, next.reason, next.message)
+}
+
+// changed says whether the fleet is another than the cache had when the pass began: an order costs a
+// day's rent, and a host that is given back is wiped.
+func (s *scope) changed(ctx context.Context) (bool, error) {
+	now := &v1alpha1.HostFleet{}
+
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.fleet), now)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("get fleet past the cache: %w", err)
+	}
+
+	// A deletion is a new generation as well.
+	return now.UID != s.fleet.UID || now.Generation != s.fleet.Generation, nil
 }
 
 // members are the fleet's hosts by name; taken are the names of all hosts of its kind.

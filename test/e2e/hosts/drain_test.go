@@ -74,7 +74,7 @@ func (w *world) leaves(what string, holds func() bool) {
 		w.keep()
 
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s\n%s", what, w.describe())
+			w.never(what)
 		}
 	}
 }

@@ -366,14 +366,21 @@ func (w *world) eventually(what string, holds func() bool) {
 	deadline := time.Now().Add(patience)
 	for !holds() {
 		if w.t.Failed() || time.Now().After(deadline) {
-			log := w.logged()
-			w.t.Fatalf("never: %s\n%s\nthe operator's log ends:\n%s", what, w.describe(), log[max(0, len(log)-6000):])
+			w.never(what)
 		}
 
 		w.keep()
 		w.check()
 		time.Sleep(lookAt)
 	}
+}
+
+// never ends the test with what was waited for in vain, and all that says why.
+func (w *world) never(what string) {
+	w.t.Helper()
+
+	log := w.logged()
+	w.t.Fatalf("never: %s\n%s\nthe operator's log ends:\n%s", what, w.describe(), log[max(0, len(log)-6000):])
 }
 
 func (w *world) fleet(name string) *infrav1.HostFleet {
@@ -497,25 +504,24 @@ func (w *world) describe() string {
 			fleet.Status.Failed, fleet.Status.Unreachable, fleet.Status.Permits, fleet.Status.StoppedReason)
 	}
 
-	counts := map[string]int{}
+	hosts := map[string][]string{words(w.linux().Status.HostStatus): {rack}}
 
 	for _, mac := range w.macs() {
-		counts[words("mac", mac.Status.HostStatus)]++
+		text := words(mac.Status.HostStatus)
+		hosts[text] = append(hosts[text], mac.Name)
 	}
 
-	counts[words(rack, w.linux().Status.HostStatus)]++
-
-	for _, text := range slices.Sorted(maps.Keys(counts)) {
-		fmt.Fprintf(&out, "%d x %s\n", counts[text], text)
+	for _, text := range slices.Sorted(maps.Keys(hosts)) {
+		fmt.Fprintf(&out, "%s: %s\n", strings.Join(hosts[text], " "), text)
 	}
 
 	return out.String()
 }
 
-func words(kind string, status infrav1.HostStatus) string {
+func words(status infrav1.HostStatus) string {
 	var out strings.Builder
 
-	fmt.Fprintf(&out, "%s %s hash %.12s failed %.12s attempts %d/%d", kind, status.Phase, status.HostConfigHash,
+	fmt.Fprintf(&out, "%s hash %.12s failed %.12s attempts %d/%d", status.Phase, status.HostConfigHash,
 		status.FailedHostConfigHash, status.BootstrapAttempts, status.UpdateAttempts)
 
 	for _, c := range status.Conditions {
