@@ -4,12 +4,14 @@
 package hosts_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -58,24 +60,33 @@ func (w *world) drained(name string) string {
 	}
 
 	env.Budget(w.t, w.namespace, "pod", 1)
-	w.leaves("the Mac is wiped and given back, and its Node gone", func() bool {
-		return client.IgnoreNotFound(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)) == nil &&
-			len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil
+	w.leaves(func() string {
+		err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)
+		if apierrors.IsNotFound(err) && len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil {
+			return ""
+		}
+
+		return fmt.Sprintf("%s is wiped and given back, and its Node gone, and no other: get it: %v; it was installed %d times; its Node is %v",
+			name, err, w.installs(server), env.Node(w.t, name))
 	})
 
 	return said
 }
 
-// leaves waits while a Mac is given back: what its status says is not on its disk then.
-func (w *world) leaves(what string, holds func() bool) {
+// leaves waits while a Mac is given back, until there is no problem any more: what its status says is
+// not on its disk then.
+func (w *world) leaves(problem func() string) {
 	w.t.Helper()
 
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
+	deadline := time.Now().Add(patience)
+	for last := problem(); last != ""; last = problem() {
 		w.keep()
 
 		if time.Now().After(deadline) {
-			w.never(what)
+			w.never(last)
 		}
+
+		time.Sleep(lookAt)
 	}
 }
 
@@ -98,12 +109,15 @@ func (w *world) scaled() {
 		return false
 	})
 	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = new(int32(macs)) })
-	w.leaves("it is given back, and no other", func() bool {
+	w.leaves(func() string {
 		left := w.macs()
-
-		return len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
+		if len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
 			return m.Name == name || m.DeletionTimestamp != nil
-		})
+		}) {
+			return ""
+		}
+
+		return name + " is given back, and no other"
 	})
 	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = nil })
 }

@@ -409,14 +409,13 @@ func (w *world) givenBack() {
 		}
 	}
 
-	deadline := time.Now().Add(patience)
-	for len(w.macs()) > 0 || w.linuxes() > 0 {
-		if time.Now().After(deadline) {
-			w.t.Fatal("never: all hosts are given back")
+	w.leaves(func() string {
+		if len(w.macs()) > 0 || w.linuxes() > 0 {
+			return "all hosts are given back"
 		}
 
-		time.Sleep(lookAt)
-	}
+		return ""
+	})
 
 	if left := w.site.host(rack).Read(credential); left != "" {
 		w.t.Error("the Linux host has its credential still")

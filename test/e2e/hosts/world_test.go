@@ -22,6 +22,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -499,16 +500,23 @@ func (w *world) describe() string {
 
 	for _, name := range []string{"macs", "racks"} {
 		fleet := w.fleet(name)
-		fmt.Fprintf(&out, "fleet %s: hash %.12s, %d hosts, %d converged, %d drifted, %d failed, %d unreachable, permits %v, stopped: %s\n",
-			name, fleet.Status.HostConfigHash, fleet.Status.Hosts, fleet.Status.Converged, fleet.Status.Drifted,
-			fleet.Status.Failed, fleet.Status.Unreachable, fleet.Status.Permits, fleet.Status.StoppedReason)
+		fmt.Fprintf(&out, "fleet %s: hash %.12s, %d hosts, wanted %d, %d converged, %d drifted, %d failed, %d unreachable, permits %v, stopped: %s\n",
+			name, fleet.Status.HostConfigHash, fleet.Status.Hosts, ptr.Deref(fleet.Spec.Replicas, 0), fleet.Status.Converged,
+			fleet.Status.Drifted, fleet.Status.Failed, fleet.Status.Unreachable, fleet.Status.Permits, fleet.Status.StoppedReason)
 	}
 
-	hosts := map[string][]string{words(w.linux().Status.HostStatus): {rack}}
+	hosts := map[string][]string{}
+	if w.linuxes() > 0 {
+		hosts[words(w.linux().Status.HostStatus)] = []string{rack}
+	}
 
 	for _, mac := range w.macs() {
-		text := words(mac.Status.HostStatus)
-		hosts[text] = append(hosts[text], mac.Name)
+		name, text := mac.Name, words(mac.Status.HostStatus)
+		if mac.DeletionTimestamp != nil {
+			name += " (deleted)"
+		}
+
+		hosts[text] = append(hosts[text], name)
 	}
 
 	for _, text := range slices.Sorted(maps.Keys(hosts)) {
