@@ -79,6 +79,7 @@ release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=regis
 	@if [ -n "$(MODIFIED)" ] && [ "$(MODIFIED_OK)" != yes ]; then \
 		echo "release: the checkout has changes: commit them, or say MODIFIED_OK=yes" >&2; exit 1; \
 	fi
+	@go mod download # what is built after this is built without a network
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
 		-tags "$(TAGS)" -ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
