@@ -31,6 +31,8 @@ func (s *slow) List(ctx context.Context, list client.ObjectList, opts ...client.
 
 // A pass that began before the number of hosts was taken away makes none, and gives none back.
 func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
+	t.Parallel()
+
 	for name, replicas := range map[string]int32{"one too few": 3, "one too many": 1} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, v1alpha1.HostFleetSpec{HostKind: "LinuxMachine", Replicas: new(replicas), TemplateHost: "a"}, "a", "b")
