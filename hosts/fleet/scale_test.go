@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -73,7 +74,7 @@ func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
 func (w *world) patch(obj client.Object, with string) {
 	w.Helper()
 
-	if err := env.Client.Patch(w.Context(), obj, client.RawPatch("application/merge-patch+json", []byte(with))); err != nil {
+	if err := env.Client.Patch(w.Context(), obj, client.RawPatch(types.MergePatchType, []byte(with))); err != nil {
 		w.Error(err)
 	}
 }

@@ -4,11 +4,9 @@
 package hosts_test
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,34 +58,18 @@ func (w *world) drained(name string) string {
 	}
 
 	env.Budget(w.t, w.namespace, "pod", 1)
-	w.leaves(func() string {
-		err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)
-		if apierrors.IsNotFound(err) && len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil {
-			return ""
-		}
-
-		return fmt.Sprintf("%s is wiped and given back, and its Node gone, and no other: get it: %v; it was installed %d times; its Node is %v",
-			name, err, w.installs(server), env.Node(w.t, name))
+	w.leaves(name+" is wiped and given back, and its Node gone, and no other Mac came or went", func() bool {
+		return apierrors.IsNotFound(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(mac), mac)) &&
+			len(w.macs()) == macs-1 && w.installs(server) == 2 && env.Node(w.t, name) == nil
 	})
 
 	return said
 }
 
-// leaves waits while a Mac is given back, until there is no problem any more: what its status says is
-// not on its disk then.
-func (w *world) leaves(problem func() string) {
+// leaves waits while a host is given back: what its status says is not on its disk then.
+func (w *world) leaves(what string, holds func() bool) {
 	w.t.Helper()
-
-	deadline := time.Now().Add(patience)
-	for last := problem(); last != ""; last = problem() {
-		w.keep()
-
-		if time.Now().After(deadline) {
-			w.never(last)
-		}
-
-		time.Sleep(lookAt)
-	}
+	w.wait(what, holds, func() {})
 }
 
 // scaled has the fleet order one Mac more, and give it back.
@@ -109,15 +91,12 @@ func (w *world) scaled() {
 		return false
 	})
 	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = new(int32(macs)) })
-	w.leaves(func() string {
+	w.leaves(name+" is given back, and no other", func() bool {
 		left := w.macs()
-		if len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
-			return m.Name == name || m.DeletionTimestamp != nil
-		}) {
-			return ""
-		}
 
-		return name + " is given back, and no other"
+		return len(left) == macs && !slices.ContainsFunc(left, func(m infrav1.ScalewayAppleSiliconMachine) bool {
+			return m.Name == name || m.DeletionTimestamp != nil
+		})
 	})
 	w.patchFleet("macs", func(spec *infrav1.HostFleetSpec) { spec.Replicas = nil })
 }

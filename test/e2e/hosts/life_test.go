@@ -409,13 +409,7 @@ func (w *world) givenBack() {
 		}
 	}
 
-	w.leaves(func() string {
-		if len(w.macs()) > 0 || w.linuxes() > 0 {
-			return "all hosts are given back"
-		}
-
-		return ""
-	})
+	w.leaves("all hosts are given back", func() bool { return len(w.macs()) == 0 && w.linuxes() == 0 })
 
 	if left := w.site.host(rack).Read(credential); left != "" {
 		w.t.Error("the Linux host has its credential still")

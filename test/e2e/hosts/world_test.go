@@ -361,27 +361,28 @@ func (w *world) logged() string {
 	return string(text)
 }
 
+// eventually waits, while what each status says is on its host's disk.
 func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+	w.wait(what, holds, w.check)
+}
+
+// wait waits until something holds, and looks at what has to hold meanwhile; it ends the test with
+// all that says why where it never does.
+func (w *world) wait(what string, holds func() bool, meanwhile func()) {
 	w.t.Helper()
 
 	deadline := time.Now().Add(patience)
 	for !holds() {
 		if w.t.Failed() || time.Now().After(deadline) {
-			w.never(what)
+			log := w.logged()
+			w.t.Fatalf("never: %s\n%s\nthe operator's log ends:\n%s", what, w.describe(), log[max(0, len(log)-6000):])
 		}
 
 		w.keep()
-		w.check()
+		meanwhile()
 		time.Sleep(lookAt)
 	}
-}
-
-// never ends the test with what was waited for in vain, and all that says why.
-func (w *world) never(what string) {
-	w.t.Helper()
-
-	log := w.logged()
-	w.t.Fatalf("never: %s\n%s\nthe operator's log ends:\n%s", what, w.describe(), log[max(0, len(log)-6000):])
 }
 
 func (w *world) fleet(name string) *infrav1.HostFleet {
@@ -521,6 +522,10 @@ func (w *world) describe() string {
 
 	for _, text := range slices.Sorted(maps.Keys(hosts)) {
 		fmt.Fprintf(&out, "%s: %s\n", strings.Join(hosts[text], " "), text)
+	}
+
+	for _, server := range w.site.cloud.Servers() {
+		fmt.Fprintf(&out, "server %s: installed %d times, to be deleted %t\n", server.Name, server.Installs, server.Leaving)
 	}
 
 	return out.String()
