@@ -26,11 +26,6 @@ func waitFor(ctx context.Context, what string, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
-	return wait(ctx, what, ok)
-}
-
-// wait waits until ok as long as the context lasts.
-func wait(ctx context.Context, what string, ok func() (bool, error)) error {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 

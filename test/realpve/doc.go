@@ -1,16 +1,15 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package realpve gives tests a real Proxmox VE.
+// Package realpve gives tests a real Proxmox VE: the one that the environment names. Without
+// PVE_ENDPOINT the tests are skipped.
 //
 //	func TestMain(m *testing.M) { os.Exit(realpve.Run(m)) }
 //
 //	site := realpve.Get(t)
-//	account := site.Account(t, realpve.ByPool)
+//	part := site.Part(t)
 //
-// It is one of two. Without either the tests are skipped and say what is missing.
-//
-// The one that the environment names, where PVE_ENDPOINT is set:
+// The environment:
 //
 //	PVE_ENDPOINT                              https://pve.example.com:8006
 //	PVE_CA                                    file with its certificate authority
@@ -21,12 +20,8 @@
 //	PVE_SLOW_TEMPLATE                         VMID of one whose full clone takes ten seconds at least; optional
 //	PVE_STORAGE, PVE_ISO_STORAGE, PVE_BRIDGE  where disks, cloud-init ISOs and network cards go
 //	PVE_VMID                                  the first of 10,000 VMIDs that nobody else uses; 810000 by default
-//
-// Or one that a kit brings up for the tests and takes away after them: Proxmox VE's own
-// programs in namespaces of this machine. It needs root.
-//
-//	REALPVE       the kit's folder; by default ../shared/realpve beside the checkout
-//	REALPVE_DIR   the box's folder, outside the checkout, kept for the next run; a temporary one by default
+//	PVE_ADDRESS                               this machine's address as machines there see it; optional. With it a job
+//	                                          runs, so that PVE_TEMPLATE is one that docs/start/demo.md tells of
 //
 // A Proxmox VE with machines in these VMIDs, or with any that carry the tests' operators'
 // record, is refused: a run that was killed left them, or another run is under way. At the end

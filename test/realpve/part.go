@@ -32,10 +32,9 @@ type Part struct {
 	// First and Last VMID.
 	First, Last int
 
-	account Account
-	name    string
-	since   time.Time
-	t       testing.TB
+	name  string
+	since time.Time
+	t     testing.TB
 
 	mu       sync.Mutex
 	occupied map[int]bool
@@ -44,29 +43,27 @@ type Part struct {
 }
 
 // Part gives a test its part, which is emptied when the test ends.
-func (s *Site) Part(t testing.TB, account Account) *Part {
+func (s *Site) Part(t testing.TB) *Part {
 	t.Helper()
 
 	n := int(s.parts.Add(1))
 	p := &Part{
 		Site: s, First: s.first + n*idsOfPart, Last: s.first + (n+1)*idsOfPart - 1,
-		account: account, name: fmt.Sprintf("%s%d", Cluster, n), since: time.Now(), t: t, occupied: map[int]bool{},
+		name: fmt.Sprintf("%s%d", Cluster, n), since: time.Now(), t: t, occupied: map[int]bool{},
 	}
 
-	if !s.discarded {
-		t.Cleanup(func() {
-			if err := p.empty(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	t.Cleanup(func() {
+		if err := p.empty(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 
 	return p
 }
 
 // Config leads to the site with the operator's account.
 func (p *Part) Config() hypervisor.Config {
-	config := p.Reach(p.account)
+	config := p.Reach()
 	config.Name, config.IDMin, config.IDMax = p.name, p.First, p.Last
 
 	return config
@@ -116,8 +113,7 @@ func (p *Part) inspect(ctx context.Context) (conformance.State, error) {
 	slices.SortFunc(rows, func(a, b row) int { return a.VMID - b.VMID })
 
 	for _, r := range rows {
-		template := slices.Contains(p.templates(), r.VMID)
-		if !template && !p.mine(r.VMID) {
+		if !p.isTemplate(r.VMID) && !p.mine(r.VMID) {
 			continue
 		}
 
@@ -126,26 +122,14 @@ func (p *Part) inspect(ctx context.Context) (conformance.State, error) {
 			return state, err
 		}
 
-		option, _ := config["tpmstate0"].(string)
-
-		if template || p.isOccupied(r.VMID) {
+		if p.isTemplate(r.VMID) || p.isOccupied(r.VMID) {
 			state.Foreign += fmt.Sprintf("%d %s\n", r.VMID, text(config))
-
-			if tpm, err := p.templateTPM(ctx, option); err != nil {
-				return state, err
-			} else if tpm != "" {
-				state.TPMs = append(state.TPMs, tpm)
-			}
 
 			continue
 		}
 
 		seen, err := p.seen(ctx, r, config)
 		if err != nil {
-			return state, err
-		}
-
-		if seen.TPM, err = p.tpm(ctx, option); err != nil {
 			return state, err
 		}
 
@@ -157,24 +141,11 @@ func (p *Part) inspect(ctx context.Context) (conformance.State, error) {
 	return state, err
 }
 
-// templateTPM is a template's, which does not change.
-func (p *Part) templateTPM(ctx context.Context, option string) (string, error) {
-	known, _ := p.tpms.Load(option)
-	if tpm, ok := known.(string); ok {
-		return tpm, nil
-	}
-
-	tpm, err := p.tpm(ctx, option)
-	if err == nil {
-		p.tpms.Store(option, tpm)
-	}
-
-	return tpm, err
-}
-
-// seen is a machine as it is. How often it was started, the node's record of tasks says.
+// seen is a machine as it is. How often it was started, the node's record of tasks says. What
+// is in a TPM nobody can read, only whether there is one.
 func (p *Part) seen(ctx context.Context, r row, config map[string]any) (conformance.Seen, error) {
 	out := conformance.Seen{ID: r.VMID}
+	out.TPM, _ = config["tpmstate0"].(string)
 
 	if notes, ok := config["description"].(string); ok {
 		// What has no record is somebody's all the same.

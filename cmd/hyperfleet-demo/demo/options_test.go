@@ -5,6 +5,7 @@ package demo
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,25 +58,89 @@ func TestOptions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			var options Options
+			refused(t, tt.args, tt.want...)
+		})
+	}
+}
 
-			flags := pflag.NewFlagSet("demo", pflag.ContinueOnError)
-			options.bind(flags)
+// refused makes sure that an error says each of the parts; none means that there is no error.
+func refused(t *testing.T, args string, want ...string) {
+	t.Helper()
 
-			if err := flags.Parse(strings.Fields(tt.args)); err != nil {
-				t.Fatal(err)
+	var options Options
+
+	flags := pflag.NewFlagSet("demo", pflag.ContinueOnError)
+	options.bind(flags)
+
+	if err := flags.Parse(strings.Fields(args)); err != nil {
+		t.Fatal(err)
+	}
+
+	err := options.validate()
+	if (err != nil) != (len(want) > 0) {
+		t.Fatalf("error %v, want %q", err, want)
+	}
+
+	for _, part := range want {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q does not say %q", err, part)
+		}
+	}
+}
+
+// TestReal: a real hypervisor is the one that the environment names, and says what it lacks.
+func TestReal(t *testing.T) {
+	authority := filepath.Join(t.TempDir(), "ca.pem")
+
+	own := &gate{certFile: authority, keyFile: filepath.Join(t.TempDir(), "key.pem")}
+	if _, err := own.certify(time.Now(), loopbackAddress); err != nil {
+		t.Fatal(err)
+	}
+
+	complete := map[string]string{
+		"PVE_ENDPOINT": "https://pve.example.com:8006", "PVE_CA": authority, "PVE_TEMPLATE": "9000",
+		"PVE_TOKEN_ID": "hyperfleet@pve!operator", "PVE_TOKEN_SECRET": "s",
+		"PVE_ADMIN_TOKEN_ID": "root@pam!tests", "PVE_ADMIN_TOKEN_SECRET": "s",
+		"PVE_STORAGE": "local-lvm", "PVE_ISO_STORAGE": "isos", "PVE_BRIDGE": "vmbr0",
+	}
+
+	const real = "--hypervisor real --address 192.0.2.7"
+
+	for _, tt := range []struct {
+		name, args  string
+		environment map[string]string
+		want        []string
+	}{
+		{name: "complete", args: real, environment: complete},
+		{
+			name: "nothing is named", args: "--hypervisor real",
+			want: []string{"set PVE_ENDPOINT and what goes with it (go doc ./test/realpve)", "--address must be"},
+		},
+		{
+			name: "the rest is not set", args: real, environment: map[string]string{"PVE_ENDPOINT": "https://pve.example.com:8006"},
+			want: []string{"PVE_ENDPOINT is set: set PVE_TEMPLATE, ", "PVE_CA, ", "PVE_ADMIN_TOKEN_SECRET too"},
+		},
+		{
+			name: "no address", args: "--hypervisor real --address here", environment: complete,
+			want: []string{`--address must be this machine's IP address as machines on the Proxmox VE see it, not "here"`},
+		},
+		{name: "an address for the simulator", args: "--address 192.0.2.7", want: []string{"--address needs --hypervisor real"}},
+		{name: "an image", args: real + " --vm qemu --image x", environment: complete, want: []string{"without --hypervisor real"}},
+		{
+			name: "another platform", args: real + " --platform gitlab", environment: complete,
+			want: []string{"--hypervisor real is for --platform github"},
+		},
+		{
+			name: "faults of the simulator", args: real + " --faults vm-crash", environment: complete,
+			want: []string{"leave out --hypervisor real"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for name := range complete {
+				t.Setenv(name, tt.environment[name])
 			}
 
-			err := options.validate()
-			if (err != nil) != (len(tt.want) > 0) {
-				t.Fatalf("error %v, want %q", err, tt.want)
-			}
-
-			for _, part := range tt.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
-				}
-			}
+			refused(t, tt.args, tt.want...)
 		})
 	}
 }
@@ -103,6 +168,10 @@ func TestSettle(t *testing.T) {
 		{
 			name: "real, as asked for", args: "--vm qemu --jobs 3 --max 1 --nodes 2 --timeout 1h --image my.qcow2",
 			want: Options{Jobs: 3, Max: 1, Nodes: 2, Timeout: time.Hour, vmOptions: vmOptions{Image: "my.qcow2"}},
+		},
+		{
+			name: "a real hypervisor", args: "--hypervisor real",
+			want: Options{Jobs: 2, Max: 2, Nodes: 1, Timeout: 30 * time.Minute},
 		},
 		{
 			name: "real, with other arguments", args: "--vm qemu --append quiet",

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -41,38 +40,49 @@ type realOptions struct {
 }
 
 func (o *realOptions) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorNone, "sim, or real for a real Proxmox VE: the one that PVE_ENDPOINT "+
-		"and its fellows name, or one brought up by a kit (go doc ./test/realpve); machines are real ones")
-	flags.StringVar(&o.Address, "address", "", "real: this machine's `address` as machines see it, with PVE_ENDPOINT")
+	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorNone, "sim, or real for the real Proxmox VE that PVE_ENDPOINT and its "+
+		"fellows name (go doc ./test/realpve); machines are real ones")
+	flags.StringVar(&o.Address, "address", "", "real: this machine's IP `address` as machines on the Proxmox VE see it")
 }
 
 func (o *realOptions) onReal() bool { return o.Hypervisor == hypervisorReal }
 
-// named says that the environment names the hypervisor, which has its template.
-func (o *realOptions) named() bool { return o.onReal() && os.Getenv("PVE_ENDPOINT") != "" }
-
-// inside is this machine's address as machines see it, bind the one to listen on for them.
+// inside is this machine's address as machines see it, bindTo the one to listen on for them.
 func (o *realOptions) inside() string { return cmp.Or(o.Address, hostInside) }
 
 func (o *realOptions) bindTo() string { return cmp.Or(o.Address, loopbackAddress) }
 
+// validateReal says what is in the way of a real hypervisor.
 func (o *Options) validateReal() error {
 	switch {
 	case o.Hypervisor != hypervisorNone && o.Hypervisor != hypervisorReal:
 		return fmt.Errorf("--hypervisor must be sim or real, not %q", o.Hypervisor)
-	case o.named() && net.ParseIP(o.Address) == nil:
-		return fmt.Errorf(
-			"--address must be this machine's IP address as machines on %s see it, not %q",
-			os.Getenv("PVE_ENDPOINT"),
-			o.Address,
-		)
-	case !o.named() && o.Address != "":
-		return errors.New("--address needs --hypervisor real and PVE_ENDPOINT")
-	case o.onReal() && o.hypervisorFault():
-		return errors.New("--faults of machines and their hypervisor are the simulator's: leave out --hypervisor real")
+	case !o.onReal() && o.Address != "":
+		return errors.New("--address needs --hypervisor real")
+	case !o.onReal():
+		return nil
 	}
 
-	return nil
+	var errs []error
+
+	if err := realpve.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("--hypervisor real: %w", err))
+	}
+
+	if net.ParseIP(o.Address) == nil {
+		errs = append(errs, fmt.Errorf(
+			"--hypervisor real: --address must be this machine's IP address as machines on the Proxmox VE see it, not %q", o.Address))
+	}
+
+	if o.Platform != "github" || o.CompareWarm {
+		errs = append(errs, errors.New("--hypervisor real is for --platform github, without --compare-warm"))
+	}
+
+	if o.hypervisorFault() {
+		errs = append(errs, errors.New("--faults of machines and their hypervisor are the simulator's: leave out --hypervisor real"))
+	}
+
+	return errors.Join(errs...)
 }
 
 func (o *Options) hypervisorFault() bool {
@@ -84,35 +94,22 @@ func (o *Options) hypervisorFault() bool {
 // realHypervisor is a real Proxmox VE.
 type realHypervisor struct {
 	site    *realpve.Site
-	account realpve.Account
 	counter *counter
 	server  *http.Server
 }
 
-// startReal brings up the Proxmox VE with its template, or finds it, and a proxy before it that
+// startReal finds the Proxmox VE that the environment names, and starts a proxy before it that
 // counts the operator's calls.
 func (s *stack) startReal(ctx context.Context) (string, error) {
 	site, err := realpve.Open(ctx)
 	if err != nil {
-		return "", fmt.Errorf("find a Proxmox VE: %w", err)
+		return "", err
 	}
 
 	h := &realHypervisor{site: site, counter: newCounter()}
 	s.hypervisor = h
 
-	o := s.options
-	if err := site.RunnerTemplate(
-		ctx,
-		realpve.Image{Disk: o.Image, Kernel: o.Kernel, Initrd: o.Initrd, Append: o.Append},
-	); err != nil {
-		return "", fmt.Errorf("make the template: %w", err)
-	}
-
-	if h.account, err = site.Operator(ctx, realpve.ByPool); err != nil {
-		return "", fmt.Errorf("make the operator's account: %w", err)
-	}
-
-	reach := site.Reach(h.account)
+	reach := site.Reach()
 	if err := h.listen(ctx, s, reach); err != nil {
 		return "", fmt.Errorf("start the proxy that counts calls: %w", err)
 	}
@@ -205,23 +202,19 @@ func (h *realHypervisor) measure(_ context.Context, s *stack, r *Report) error {
 	return nil
 }
 
+// consoles are empty: Proxmox VE keeps nothing of what machines say.
 func (h *realHypervisor) consoles(context.Context) (map[int]string, error) {
-	out := map[int]string{}
-	for id := range h.counter.counts().ByVM {
-		out[id] = h.site.Console(id)
-	}
-
-	return out, nil
+	return map[int]string{}, nil
 }
 
-// close says what is left on the site, and ends it if it was brought up.
+// close says what is left on the site.
 func (h *realHypervisor) close() error {
 	var err error
 	if h.server != nil {
 		err = h.server.Close()
 	}
 
-	return errors.Join(err, h.site.Close(context.Background()))
+	return errors.Join(err, h.site.Left(context.Background()))
 }
 
 // realSetting is what objects say of a real hypervisor.

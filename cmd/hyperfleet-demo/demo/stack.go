@@ -135,7 +135,7 @@ func (s *stack) start(ctx context.Context) error {
 
 func (s *stack) hypervisorStep() startStep {
 	if s.options.onReal() {
-		return startStep{"start Proxmox VE", s.startReal}
+		return startStep{"find the Proxmox VE", s.startReal}
 	}
 
 	return startStep{"start the Proxmox VE simulator", s.startHypervisor}

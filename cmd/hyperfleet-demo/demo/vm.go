@@ -52,8 +52,8 @@ func (o *vmOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Accel, "accel", "", "qemu: tcg for software emulation (default), or kvm")
 }
 
-// real tells whether machines are real ones.
-func (o *vmOptions) real() bool { return o.VM == vmQEMU }
+// real tells whether machines are real ones, of the simulator or of a real hypervisor.
+func (o *Options) real() bool { return o.VM == vmQEMU || o.onReal() }
 
 // Files of hack/vm-image/build.sh, and how its kernel is booted.
 const (
@@ -66,10 +66,6 @@ const (
 // settle gives flags that were not set the defaults for what is asked for. beside is the
 // folder of this program.
 func (o *Options) settle(set func(flag string) bool, beside string) {
-	if o.onReal() {
-		o.VM = vmQEMU
-	}
-
 	if !o.real() {
 		o.patience(set)
 
@@ -85,7 +81,8 @@ func (o *Options) settle(set func(flag string) bool, beside string) {
 		}
 	}
 
-	if o.Image != "" || o.named() {
+	// A real hypervisor has its template.
+	if o.Image != "" || o.onReal() {
 		return
 	}
 
@@ -96,15 +93,15 @@ func (o *Options) settle(set func(flag string) bool, beside string) {
 	o.Append = cmp.Or(o.Append, builtAppend)
 }
 
-// validateVM says what is in the way of real machines.
+// validateVM says what is in the way of the simulator's real machines.
 func (o *Options) validateVM() error {
 	if o.VM != vmSim && o.VM != vmQEMU {
 		return fmt.Errorf("--vm must be sim or qemu, not %q", o.VM)
 	}
 
-	if !o.real() {
+	if o.VM != vmQEMU || o.onReal() {
 		if o.Image+o.Kernel+o.Initrd+o.Append+o.Accel != "" {
-			return errors.New("--image, --kernel, --initrd, --append and --accel need --vm qemu")
+			return errors.New("--image, --kernel, --initrd, --append and --accel need --vm qemu, without --hypervisor real")
 		}
 
 		return nil

@@ -2,13 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package proxmox runs what we have against a real Proxmox VE, with the account that
-// docs/guides/proxmox-permissions.md makes: the conformance cases of every provider; for each of
-// its two kinds of grants whole lives with what they cost, and lives in which the operator's
-// process is killed at every step; a job from webhook to gone, with the operator's program and a
-// machine that boots; three nodes, of which one hangs, one is cut off, and one is removed for
-// good; and our simulator beside it, call by call.
+// docs/guides/proxmox-permissions.md tells of: the conformance cases of every provider; whole
+// lives with what they cost, and lives in which the operator's process is killed at every step;
+// and a job from webhook to gone, with the operator's program and a machine that boots.
 //
-// `make e2e-proxmox` runs it, and test/realpve says where the Proxmox VE comes from. With
-// -short, as `make e2e` runs it, it is a life, the restarts during a clone, the comparison and
-// one job.
+// `make e2e-proxmox` runs it, on the Proxmox VE that the environment names (test/realpve);
+// without one each test is skipped. With -short, as `make e2e` runs it, it is a life, the
+// restarts during a clone, and one job.
 package proxmox

@@ -42,11 +42,11 @@ type life struct {
 	onWake func()
 }
 
-func newLife(t *testing.T, site *realpve.Site, account realpve.Account) *life {
+func newLife(t *testing.T, site *realpve.Site) *life {
 	t.Helper()
 
 	return &life{
-		T: t, part: site.Part(t, account), woken: make(chan struct{}, 1), patience: patience,
+		T: t, part: site.Part(t), woken: make(chan struct{}, 1), patience: patience,
 		spec: hypervisor.MachineSpec{
 			Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: claimUID, Pool: "pool"},
 			Hostname: "claim", Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(),
@@ -174,60 +174,58 @@ func (l *life) nothingLeft() {
 
 // A machine lives and is gone, each change is asked for once, and what that took is told.
 func TestLife(t *testing.T) {
-	byGrants(t, func(t *testing.T, site *realpve.Site, account realpve.Account) {
-		t.Helper()
+	site := realpve.Get(t)
+	l := newLife(t, site)
+	m := newMeter(t, site)
+	l.onWake = m.wake
 
-		l := newLife(t, site, account)
-		m := newMeter(t, site)
-		l.onWake = m.wake
+	p := l.process(m.transport)
+	defer p.Close()
 
-		p := l.process(m.transport)
-		defer p.Close()
+	info, err := p.Check(t.Context())
+	if err != nil || len(info.Warnings) > 0 {
+		t.Errorf("check: %v, warnings %q", err, info.Warnings)
+	}
 
-		info, err := p.Check(t.Context())
-		if err != nil || len(info.Warnings) > 0 {
-			t.Errorf("check: %v, warnings %q", err, info.Warnings)
-		}
+	if _, err := p.Resolve(t.Context(), l.spec.Template, l.spec.Shape); err != nil {
+		t.Fatal(err)
+	}
 
-		if _, err := p.Resolve(t.Context(), l.spec.Template, l.spec.Shape); err != nil {
-			t.Fatal(err)
-		}
+	m.begin()
 
-		m.begin()
+	if err := l.make(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
 
-		if err := l.make(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+	m.event("runs")
+	l.runs()
+	m.event("is deleted")
 
-		m.event("runs")
-		l.runs()
-		m.event("is deleted")
+	if err := l.remove(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
 
-		if err := l.remove(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+	m.event("is gone")
+	l.nothingLeft()
 
-		m.event("is gone")
-		l.nothingLeft()
+	say := progress.From(t)
+	say("%s", m.table())
 
-		say := progress.From(t)
-		say("%s", m.table())
-
-		if unlike := slices.DeleteFunc(m.changes(), func(s string) bool { return strings.HasSuffix(s, " 1") }); len(unlike) > 0 {
-			t.Errorf("want each change asked for once, got %v", unlike)
-		}
-	})
+	if unlike := slices.DeleteFunc(m.changes(), func(s string) bool { return strings.HasSuffix(s, " 1") }); len(unlike) > 0 {
+		t.Errorf("want each change asked for once, got %v", unlike)
+	}
 }
 
 // Machines that live at once share what is asked for all: what each takes then is told.
 func TestLivesAtOnce(t *testing.T) {
-	long(t)
-
 	const machines = 12
 
 	site := realpve.Get(t)
+
+	long(t)
+
 	lives := map[string]*life{}
-	one := newLife(t, site, site.Account(t, realpve.ByPool))
+	one := newLife(t, site)
 
 	for n := range machines {
 		l := *one

@@ -96,6 +96,8 @@ func (l *life) ends() {
 // The operator's process is killed when a change is under way, and a new one goes on with what
 // stands in the claim: with the same machine, started once, and with nothing left of it.
 func TestRestarts(t *testing.T) {
+	site := realpve.Get(t)
+
 	long(t)
 
 	making := []struct {
@@ -112,87 +114,81 @@ func TestRestarts(t *testing.T) {
 		{"its ISO is deleted", `^DELETE .*/content/`},
 	}
 
-	byGrants(t, func(t *testing.T, site *realpve.Site, account realpve.Account) {
-		t.Helper()
+	for _, row := range making {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
 
-		for _, row := range making {
-			t.Run(row.name, func(t *testing.T) {
-				t.Parallel()
+			l := newLife(t, site)
 
-				l := newLife(t, site, account)
-
-				if l.spec.Standby = row.held; row.held {
-					l.in(l.make)
-
-					l.spec.Standby = false
-				}
-
-				l.killed(row.call, l.make)
+			if l.spec.Standby = row.held; row.held {
 				l.in(l.make)
-				l.runs()
-				l.ends()
-			})
-		}
 
-		for _, row := range removing {
-			t.Run(row.name, func(t *testing.T) {
-				t.Parallel()
+				l.spec.Standby = false
+			}
 
-				l := newLife(t, site, account)
-				l.in(l.make)
-				l.runs()
-				l.killed(row.call, l.remove)
-				l.ends()
-			})
-		}
-	})
+			l.killed(row.call, l.make)
+			l.in(l.make)
+			l.runs()
+			l.ends()
+		})
+	}
+
+	for _, row := range removing {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+
+			l := newLife(t, site)
+			l.in(l.make)
+			l.runs()
+			l.killed(row.call, l.remove)
+			l.ends()
+		})
+	}
 }
 
 // The same while the clone runs, which takes minutes where templates are large. Its task is
 // the template's by its name, and with grants by pool Proxmox VE shows the machine to the
 // operator only when the clone has ended.
 func TestRestartsDuringClone(t *testing.T) {
-	byGrants(t, func(t *testing.T, site *realpve.Site, account realpve.Account) {
-		t.Helper()
+	site := realpve.Get(t)
 
-		if site.SlowTemplate == 0 {
-			t.Skip("PVE_SLOW_TEMPLATE names no template whose clone takes a while")
-		}
+	if site.SlowTemplate == 0 {
+		t.Skip("PVE_SLOW_TEMPLATE names no template whose clone takes a while")
+	}
 
-		for _, row := range []struct {
-			name, call string
-			removed    bool
-		}{
-			{name: "the clone is asked for", call: `^POST .*/clone$`},
-			{name: "its ISO is uploaded", call: `^POST .*/upload$`},
-			{name: "its task is looked at", call: `^GET .*/tasks`},
-			{name: "the clone is asked for, and then its claim is deleted", call: `^POST .*/clone$`, removed: true},
-		} {
-			t.Run(row.name, func(t *testing.T) {
-				t.Parallel()
+	for _, row := range []struct {
+		name, call string
+		removed    bool
+	}{
+		{name: "the clone is asked for", call: `^POST .*/clone$`},
+		{name: "its ISO is uploaded", call: `^POST .*/upload$`},
+		{name: "its task is looked at", call: `^GET .*/tasks`},
+		{name: "the clone is asked for, and then its claim is deleted", call: `^POST .*/clone$`, removed: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
 
-				l := killedDuringClone(t, site, account, row.call)
+			l := killedDuringClone(t, site, row.call)
 
-				if !row.removed {
-					l.in(l.make)
-					l.runs()
-				}
+			if !row.removed {
+				l.in(l.make)
+				l.runs()
+			}
 
-				l.ends()
-			})
-		}
-	})
+			l.ends()
+		})
+	}
 }
 
 // killedDuringClone gives a life whose process was killed at the call, while the clone ran. On a
 // busy machine the clone may be over by then: that life says nothing, and is lived once more.
-func killedDuringClone(t *testing.T, site *realpve.Site, account realpve.Account, call string) *life {
+func killedDuringClone(t *testing.T, site *realpve.Site, call string) *life {
 	t.Helper()
 
 	const tries = 5
 
 	for range tries {
-		l := newLife(t, site, account)
+		l := newLife(t, site)
 		l.spec.Template.ID, l.spec.Shape.Linked = site.SlowTemplate, false
 		l.killed(call, l.make)
 

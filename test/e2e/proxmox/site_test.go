@@ -36,55 +36,26 @@ func long(t *testing.T) {
 	}
 }
 
-// byGrants runs the test with each of the guide's two kinds of grants, one after the other:
-// there is one account.
-func byGrants(t *testing.T, test func(*testing.T, *realpve.Site, realpve.Account)) {
-	t.Helper()
-
-	site := realpve.Get(t)
-
-	for _, kind := range []struct {
-		name   string
-		grants realpve.Grants
-	}{{"grants by pool", realpve.ByPool}, {"grants on vms", realpve.ByVMs}} {
-		t.Run(kind.name, func(t *testing.T) {
-			if kind.grants != realpve.ByPool {
-				long(t)
-			}
-
-			test(t, site, site.Account(t, kind.grants))
-		})
-	}
-}
-
 func shape() hypervisor.Shape {
 	return hypervisor.Shape{CPU: 1, Memory: 64 * mib, Linked: true, CloudInitSource: hypervisor.SourceNoCloud}
 }
 
-// The conformance cases of every provider, with the grants that the guide recommends: what
-// is different with the others is seen in lives and restarts. Crashes and Property step in
-// at calls by the hundred; restarts_test.go has the most telling ones.
-func TestOneNode(t *testing.T) {
-	long(t)
-
+// The conformance cases of every provider. Crashes and Property step in at calls by the hundred;
+// restarts_test.go has the most telling ones.
+func TestConformance(t *testing.T) {
 	site := realpve.Get(t)
-	account := site.Account(t, realpve.ByPool)
+
+	long(t)
 
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
-		part := site.Part(t, account)
-		harness := conformance.Harness{
-			Connect: part.Connect, RealTime: true,
+		part := site.Part(t)
+
+		return conformance.Harness{
+			Connect: part.Connect, RealTime: true, TPMsHidden: true,
 			Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(), IDMin: part.First,
-			TPMsHidden: !site.Boxed(),
-			Inspect:    part.Inspect, PowerOff: part.PowerOff, Occupy: part.Occupy, Vanish: part.Vanish,
+			Inspect: part.Inspect, PowerOff: part.PowerOff, Occupy: part.Occupy, Vanish: part.Vanish,
 		}
-
-		if site.TPMTemplate != 0 {
-			harness.TPMTemplate = hypervisor.TemplateRef{ID: site.TPMTemplate}
-		}
-
-		return harness
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 )
 
-// clean says what there is of the tests on a site: nothing, before them and after them.
-func (s *Site) clean(ctx context.Context) error {
+// Left says what is left of tests on a site: nothing, before them and after them.
+func (s *Site) Left(ctx context.Context) error {
 	rows, err := s.rows(ctx)
 	if err != nil {
 		return err
@@ -72,8 +72,7 @@ func (s *Site) noISOs(ctx context.Context) error {
 	}
 
 	for _, iso := range isos {
-		// In a box every operator is of the tests.
-		if s.box != nil || s.marked(iso.VolID) {
+		if s.marked(iso.VolID) {
 			err = errors.Join(err, fmt.Errorf("ISO %s on node %s is an operator's of the tests: remove it", iso.VolID, iso.Node))
 		}
 	}
