@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -37,7 +36,7 @@ func changed(ctx context.Context, dir, since string, packages []string) ([]strin
 		return packages, nil
 	}
 
-	tests, err := testDependencies(ctx, dir, packages)
+	tests, err := testPrograms(ctx, dir, packages)
 	if err != nil {
 		return nil, err
 	}
@@ -47,20 +46,20 @@ func changed(ctx context.Context, dir, since string, packages []string) ([]strin
 		folders[path.Dir(file)] = true
 	}
 
-	module, err := output(ctx, dir, "go", "list", "-m")
+	module, err := moduleOf(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 
-	return affected(strings.TrimSpace(module), folders, tests), nil
+	return affected(module, folders, tests), nil
 }
 
 // affected gives the packages that depend on a folder. Folders without a package, such as
 // testdata, belong to the nearest one above.
-func affected(module string, folders map[string]bool, tests map[string][]string) []string {
+func affected(module string, folders map[string]bool, tests map[string]testProgram) []string {
 	known := map[string]bool{}
-	for _, needs := range tests {
-		for _, need := range needs {
+	for _, program := range tests {
+		for _, need := range program.needs {
 			known[need] = true
 		}
 	}
@@ -84,8 +83,8 @@ func affected(module string, folders map[string]bool, tests map[string][]string)
 
 	var out []string
 
-	for pkg, needs := range tests {
-		if slices.ContainsFunc(needs, func(need string) bool { return dirty[need] }) {
+	for pkg, program := range tests {
+		if slices.ContainsFunc(program.needs, func(need string) bool { return dirty[need] }) {
 			out = append(out, pkg)
 		}
 	}
@@ -110,39 +109,11 @@ func changedFiles(ctx context.Context, dir, since string) ([]string, error) {
 	return strings.Fields(tracked + untracked), nil
 }
 
-// testDependencies gives for each package all that its tests are made of, itself included.
-func testDependencies(ctx context.Context, dir string, packages []string) (map[string][]string, error) {
-	args := append([]string{"list", "-test", "-f", "{{.ImportPath}}|{{join .Deps \" \"}}"}, packages...)
+// moduleOf is the path of the module in a folder.
+func moduleOf(ctx context.Context, dir string) (string, error) {
+	module, err := output(ctx, dir, "go", "list", "-m")
 
-	text, err := output(ctx, dir, "go", args...)
-	if err != nil {
-		return nil, err
-	}
-
-	out := map[string][]string{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	lines.Buffer(nil, len(text)+1)
-
-	for lines.Scan() {
-		name, deps, _ := strings.Cut(lines.Text(), "|")
-
-		// The program of a package's tests; its other forms are among its dependencies.
-		pkg, isTest := strings.CutSuffix(name, ".test")
-		if !isTest || strings.Contains(name, " ") {
-			continue
-		}
-
-		needs := []string{pkg}
-		for dep := range strings.FieldsSeq(deps) {
-			if !strings.HasPrefix(dep, "[") {
-				needs = append(needs, strings.TrimSuffix(dep, "_test"))
-			}
-		}
-
-		out[pkg] = needs
-	}
-
-	return out, nil
+	return strings.TrimSpace(module), err
 }
 
 func output(ctx context.Context, dir, program string, args ...string) (string, error) {

@@ -14,14 +14,14 @@ func TestAffected(t *testing.T) {
 
 	const m = "example.com/m"
 
-	tests := map[string][]string{
-		m:                  {m},
-		m + "/kit/log":     {m + "/kit/log"},
-		m + "/runners":     {m + "/runners", m + "/kit/log", m + "/test/kube"},
-		m + "/hosts":       {m + "/hosts", m + "/test/kube"},
-		m + "/test/kube":   {m + "/test/kube"},
-		m + "/test/guides": {m + "/test/guides"},
-		m + "/hack/site":   {m + "/hack/site"},
+	tests := map[string]testProgram{
+		m:                  {needs: []string{m}},
+		m + "/kit/log":     {needs: []string{m + "/kit/log"}},
+		m + "/runners":     {needs: []string{m + "/runners", m + "/kit/log", m + "/test/kube"}},
+		m + "/hosts":       {needs: []string{m + "/hosts", m + "/test/kube"}},
+		m + "/test/kube":   {needs: []string{m + "/test/kube"}},
+		m + "/test/guides": {needs: []string{m + "/test/guides"}},
+		m + "/hack/site":   {needs: []string{m + "/hack/site"}},
 	}
 	cases := map[string]struct {
 		folders, want []string

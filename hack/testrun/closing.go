@@ -27,13 +27,15 @@ type closing struct {
 	first, second *report
 	// cpu is what packages took, by their path in the module; total is what all took, with
 	// building and linking.
-	cpu    map[string]time.Duration
-	total  time.Duration
-	took   time.Duration
-	planes int
+	cpu   map[string]time.Duration
+	total time.Duration
+	took  time.Duration
+	// servers is what the shared servers took of the total.
+	servers time.Duration
+	planes  int
 }
 
-// print says whether all is well: something ran, and nothing failed twice.
+// print says whether all is well: there were tests, and nothing failed twice.
 func (c *closing) print() bool {
 	var (
 		skipped, failures, flaky []string
@@ -68,9 +70,30 @@ func (c *closing) print() bool {
 		fmt.Fprintf(c.out, "fail  %s\n", line)
 	}
 
+	if passed+failed == 0 && len(skipped) > 0 {
+		fmt.Fprintf(c.out, "note  nothing was looked at: %s\n", strings.Join(reasons(skipped), "; "))
+		fmt.Fprintf(c.out, "0 passed, 0 failed, %d skipped\n", len(skipped))
+
+		return true
+	}
+
 	fmt.Fprintf(c.out, "%d passed, %d failed\n", passed, failed)
 
 	return failed == 0 && passed > 0
+}
+
+// reasons are those for which tests were skipped, each once.
+func reasons(skipped []string) []string {
+	var out []string
+
+	for _, line := range skipped {
+		_, reason, _ := strings.Cut(line, ": ")
+		out = append(out, remark.ReplaceAllString(reason, ""))
+	}
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
 }
 
 // flaky tells of a package that failed and then passed.
@@ -118,10 +141,10 @@ func (c *closing) slowest() {
 		return cmp.Compare(c.first.packages[b].took, c.first.packages[a].took)
 	})
 
-	fmt.Fprintf(c.out, "slow  %-62s %8s %8s\n", "package", "wall", "CPU")
+	fmt.Fprintf(c.out, "slow  %-62s %8s\n", "package", "wall")
 
 	for _, name := range packages[:min(slowest, len(packages))] {
-		fmt.Fprintf(c.out, "slow  %-62s %7.1fs %7.1fs\n", name, c.first.packages[name].took, c.cpuOf(name).Seconds())
+		fmt.Fprintf(c.out, "slow  %-62s %7.1fs%s\n", name, c.first.packages[name].took, c.cpuOf(name))
 	}
 
 	tests := slices.Clone(c.first.tests)
@@ -132,25 +155,27 @@ func (c *closing) slowest() {
 		fmt.Fprintf(c.out, "slow  %-62s %7.1fs\n", strings.TrimPrefix(test.name, common(packages)), test.seconds)
 	}
 
-	var inTests time.Duration
-	for _, cpu := range c.cpu {
-		inTests += cpu
-	}
+	held := 0
 
-	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes in tests and their servers, %.1f in all with building and linking; "+
-		"%d control planes were started\n",
-		c.took.Round(time.Second), inTests.Minutes(), c.total.Minutes(), c.planes)
-}
-
-// cpuOf finds a package by its path in the module.
-func (c *closing) cpuOf(name string) time.Duration {
-	for path, cpu := range c.cpu {
-		if strings.HasSuffix(name, "/"+path) || path == "." && strings.Count(name, "/") == 2 {
-			return cpu
+	for _, pkg := range c.first.packages {
+		if pkg.held {
+			held++
 		}
 	}
 
-	return 0
+	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes, %.1f of them in %d control planes and other servers; %d packages are as they were before\n",
+		c.took.Round(time.Second), c.total.Minutes(), c.servers.Minutes(), c.planes, held)
+}
+
+// cpuOf tells the processor's time of a package, where it was measured.
+func (c *closing) cpuOf(name string) string {
+	for path, cpu := range c.cpu {
+		if strings.HasSuffix(name, "/"+path) || path == "." && strings.Count(name, "/") == 2 {
+			return fmt.Sprintf(" %7.1fs of CPU", cpu.Seconds())
+		}
+	}
+
+	return ""
 }
 
 // common is what all names begin with, to the last slash.

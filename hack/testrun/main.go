@@ -5,16 +5,23 @@
 // what a person wants of it: a line for each package as it ends, the output of what failed,
 // what was skipped and why, what took longest, and last the counts, "N passed, N failed".
 //
-//	testrun [-v] [-once] [-changed REVISION] PACKAGE... [-- FLAG...]
+//	testrun [-v] [-once] [-usage] [-race FILE] [-changed REVISION] PACKAGE... [-- FLAG...]
 //	testrun -fuzz DURATION PACKAGE...
 //
 // With -changed it runs those of the packages whose tests depend on what differs from the
-// revision. With -fuzz it runs every fuzz target of the packages for so long, twelve at a time.
+// revision. With -race the packages that the file names, one folder a line, run with the race
+// detector, and no others. With -usage it tells the processor's time of each package. With -fuzz it
+// runs every fuzz target of the packages for so long, twelve at a time.
+//
+// A result that go has kept is taken where nothing has changed that it depends on. Tests that start
+// programs (their code or that of this module in them imports os/exec) depend on all of the checkout,
+// the tools in bin/ and the system's packages. -count=1 behind -- runs all of them.
 //
 // Flags behind -- are go test's. What fails is run once more at the end. If it
 // passes then, the run passes, and its closing lines name the package under FLAKY with what
 // it said both times: that is a defect to be fixed next. It exits 1 when something failed
-// twice, or did not build, or nothing ran.
+// twice, or did not build, or there was no test. Where every test was skipped it passes, and says
+// for which reasons.
 package main
 
 import (
@@ -38,6 +45,8 @@ func main() {
 
 	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests as it comes, of several packages with their names")
 	flag.BoolVar(&o.once, "once", false, "do not run again what failed")
+	flag.BoolVar(&o.usage, "usage", false, "tell the processor's time of each package")
+	flag.StringVar(&o.race, "race", "", "`file` with the folders of packages that run with the race detector")
 	flag.StringVar(&o.changed, "changed", "", "only what depends on changes since this `revision`")
 	flag.DurationVar(&o.fuzz, "fuzz", 0, "fuzz every target of the packages for this `duration`")
 	flag.Parse()
@@ -57,9 +66,9 @@ func main() {
 }
 
 type options struct {
-	verbose, once bool
-	changed       string
-	fuzz          time.Duration
+	verbose, once, usage bool
+	changed, race        string
+	fuzz                 time.Duration
 }
 
 // run does what the options say, and says whether all is well.
@@ -94,5 +103,12 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 		fmt.Printf("changed: %d packages have tests that depend on it\n", len(packages)) //nolint:forbidigo // this is its output
 	}
 
-	return (&run{out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, again: !o.once}).all(ctx, packages)
+	raced, err := readRaced(o.race)
+	if err != nil {
+		return false, err
+	}
+
+	return (&run{
+		out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, again: !o.once, usage: o.usage, raced: raced,
+	}).all(ctx, packages)
 }

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // event is one line of test2json (go doc test2json) or of a build.
@@ -43,6 +44,8 @@ type result struct {
 	ended, bad, notTesting bool
 	// orderly: all of its functions have ended, however.
 	orderly bool
+	// held: go had kept the result, and nothing has changed that it depends on.
+	held bool
 }
 
 // timed is how long a test took, with its subtests and without what it waited for others
@@ -56,8 +59,10 @@ type report struct {
 	out io.Writer
 	// verbose prints output as it comes, named says of which package.
 	verbose, named bool
-	packages       map[string]*result
-	tests          []timed
+	// mu: several go test may tell at once.
+	mu       sync.Mutex
+	packages map[string]*result
+	tests    []timed
 	// failedTests by package and name; keepPassed are those of the run before this one,
 	// whose output is kept when they pass.
 	failedTests, keepPassed map[string]bool
@@ -88,6 +93,9 @@ func (r *report) read(in io.Reader) error {
 }
 
 func (r *report) line(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
 	var e event
 	if err := json.Unmarshal([]byte(line), &e); err != nil || e.Action == "" {
 		fmt.Fprint(r.out, line)
@@ -132,6 +140,10 @@ func (r *report) keep(e event) {
 	// Package testing says so when it is through; who panics or exits does not.
 	if e.Test == "" && strings.TrimSpace(e.Output) == "FAIL" {
 		r.result(e.Package).orderly = true
+	}
+
+	if e.Test == "" && strings.HasSuffix(strings.TrimSpace(e.Output), "(cached)") {
+		r.result(e.Package).held = true
 	}
 
 	if r.verbose {
@@ -267,7 +279,12 @@ func (r *report) pkg(e event) {
 
 	switch e.Action {
 	case "pass":
-		fmt.Fprintf(r.out, "ok    %-70s %7.1fs\n", e.Package, e.Elapsed)
+		took := fmt.Sprintf("%7.1fs", e.Elapsed)
+		if pkg.held {
+			took = "as before"
+		}
+
+		fmt.Fprintf(r.out, "ok    %-70s %s\n", e.Package, took)
 	case "skip":
 		pkg.notTesting = true
 		fmt.Fprintf(r.out, "none  %s\n", e.Package)

@@ -39,7 +39,7 @@ func testRun(t *testing.T, files map[string]string) (string, bool) {
 
 	var out strings.Builder
 
-	good, err := (&run{out: &out, dir: dir, again: true}).all(t.Context(), []string{"./..."})
+	good, err := (&run{out: &out, dir: dir, again: true, usage: true}).all(t.Context(), []string{"./..."})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 				"a/a_test.go": head + "func TestA(t *testing.T) { t.Run(\"x\", func(t *testing.T) { t.Log(\"quiet\") }) }\n",
 				"b/b.go":      "package b\n",
 			},
-			good: true, want: []string{"ok    example.com/m/a", "none  example.com/m/b"}, last: "2 passed, 0 failed",
+			good: true, want: []string{"ok    example.com/m/a"}, never: "example.com/m/b", last: "2 passed, 0 failed",
 		},
 		"one fails and says why": {
 			files: map[string]string{
@@ -95,7 +95,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 			good:  true,
 			want: []string{
 				"FAIL  example.com/m/a", "again 1 packages", "FLAKY example.com/m/a failed, and passed", "FLAKY   example.com/m/a TestA: a_test.go:9: the first time",
-				"a_test.go:9: the first time\n", "a_test.go:10: the second time\n", "slow  a TestA", "0 control planes were started",
+				"a_test.go:9: the first time\n", "a_test.go:10: the second time\n", "slow  a TestA", "in 0 control planes",
 			},
 			last: "2 passed, 0 failed",
 		},
@@ -114,6 +114,12 @@ func TestReportsOnRealRuns(t *testing.T) {
 			},
 			good: true, want: []string{"skip  example.com/m/a TestB: ", "no moon"}, last: "1 passed, 0 failed",
 		},
+		"where all are skipped it says why, and passes": {
+			files: map[string]string{
+				"a/a_test.go": head + "func TestA(t *testing.T) { t.Skip(\"no moon\") }\nfunc TestB(t *testing.T) { t.Skip(\"no moon\") }\n",
+			},
+			good: true, want: []string{"note  nothing was looked at: no moon\n"}, last: "0 passed, 0 failed, 2 skipped",
+		},
 		"a panic outside any result": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestMain(m *testing.M) { panic(\"no environment\") }\n",
@@ -129,7 +135,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 		},
 		"nothing to run is not good": {
 			files: map[string]string{"b/b.go": "package b\n"},
-			want:  []string{"none  example.com/m/b"}, last: "0 passed, 0 failed",
+			last:  "0 passed, 0 failed",
 		},
 	}
 	for name, tc := range cases {

@@ -14,7 +14,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hyperfleet/hyperfleet/test/lease"
 )
@@ -34,8 +37,14 @@ type run struct {
 	dir string
 	// flags are go test's.
 	flags []string
+	// raced are the folders of packages that run with the race detector.
+	raced []string
+	// usage has what each package takes of the processor told; no result holds then.
+	usage bool
 	// again runs tests that failed once more, and packages that came to a bad end by something else.
 	again bool
+
+	mu sync.Mutex
 	// cpu is what go test and all under it has taken; the servers are not under it.
 	cpu time.Duration
 }
@@ -80,8 +89,15 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 	environment := append(os.Environ(), lease.EnvSocket+"="+socket, envUsage+"="+account.file)
 	begun := time.Now()
 
-	first, err := r.goTest(ctx, packages, nil, environment, nil)
+	parts, err := r.parts(ctx, packages)
 	if err != nil {
+		return false, err
+	}
+
+	first := newReport(r.out)
+	first.verbose, first.named = r.verbose, len(packages) > 1
+
+	if err := r.goTests(ctx, parts, nil, environment, first); err != nil {
 		return false, err
 	}
 
@@ -91,62 +107,119 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 		only := first.functions(failed)
 		fmt.Fprintf(r.out, "again %d packages that failed: %s\n", len(failed), cmp.Or(strings.Join(only, " "), "all of them"))
 
-		if second, err = r.goTest(ctx, failed, only, environment, first); err != nil {
+		second = newReport(r.out)
+		second.verbose, second.named, second.keepPassed = r.verbose, len(failed) > 1, first.failedTests
+
+		if err := r.goTests(ctx, among(parts, failed), only, environment, second); err != nil {
 			return false, err
 		}
 	}
 
 	whole := &closing{
-		out: r.out, first: first, second: second,
-		cpu: account.perPackage(), total: r.cpu + account.ofServers(), took: time.Since(begun), planes: shared.started(),
+		out: r.out, first: first, second: second, total: r.cpu + account.ofServers(), servers: account.ofServers(),
+		took: time.Since(begun), planes: shared.started(),
+	}
+	if r.usage {
+		whole.cpu = account.perPackage()
 	}
 
 	return whole.print(), nil
 }
 
-// goTest runs go test on the packages and reads what it tells. only has a flag for it; before is the
-// report of the run before this one.
-func (r *run) goTest(ctx context.Context, packages, only, environment []string, before *report) (*report, error) {
-	self, err := os.Executable()
+// parts are the packages by how they are run.
+func (r *run) parts(ctx context.Context, packages []string) ([]group, error) {
+	module, err := moduleOf(ctx, r.dir)
 	if err != nil {
-		return nil, fmt.Errorf("run tests: %w", err)
+		return nil, err
 	}
 
-	args := slices.Concat([]string{"test", "-json", "-exec", "'" + self + "' " + execCommand}, r.flags, only, packages)
-	cmd := exec.CommandContext(ctx, "go", args...)
+	programs, err := testPrograms(ctx, r.dir, packages)
+	if err != nil {
+		return nil, err
+	}
+
+	parts := split(module, programs, r.raced)
+	for i := range parts {
+		parts[i] = parts[i].inOrder(packages)
+	}
+
+	return parts, nil
+}
+
+// goTests runs go test on each part: those with the race detector beside those without, as they share nothing
+// that is compiled, and each of the two one after the other.
+func (r *run) goTests(ctx context.Context, parts []group, only, environment []string, report *report) error {
+	checkout := checkoutDigest(ctx, r.dir)
+
+	var both errgroup.Group
+
+	for _, race := range []bool{false, true} {
+		both.Go(func() error {
+			for _, part := range parts {
+				if part.race != race {
+					continue
+				}
+
+				if err := r.goTest(ctx, part, append(part.flags(r.flags, checkout), only...), environment, report); err != nil {
+					return err
+				}
+			}
+
+			return nil
+		})
+	}
+
+	err := both.Wait()
+	report.end()
+
+	return err
+}
+
+// goTest runs go test on packages, and has the report read what it tells.
+func (r *run) goTest(ctx context.Context, part group, flags, environment []string, report *report) error {
+	args := []string{"test", "-json"}
+
+	if r.usage {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("run tests: %w", err)
+		}
+
+		args = append(args, "-exec", "'"+self+"' "+execCommand)
+	}
+
+	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, flags, part.packages)...)
 	cmd.Dir, cmd.Env, cmd.Stderr = r.dir, environment, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = afterInterrupt
 
+	if part.race { // it is made of C
+		cmd.Env = append(slices.Clone(environment), "CGO_ENABLED=1")
+	}
+
 	events, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("run tests: %w", err)
+		return fmt.Errorf("run tests: %w", err)
 	}
 
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("run tests: %w", err)
-	}
-
-	report := newReport(r.out)
-	report.verbose, report.named = r.verbose, len(packages) > 1
-
-	if before != nil {
-		report.keepPassed = before.failedTests
+		return fmt.Errorf("run tests: %w", err)
 	}
 
 	if err := report.read(events); err != nil {
-		return nil, err
+		return err
 	}
 
 	err = cmd.Wait()
+
+	r.mu.Lock()
 	r.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	r.mu.Unlock()
 
 	// That tests failed is told by the events.
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return nil, fmt.Errorf("run tests: %w", err)
+		return fmt.Errorf("run tests: %w", err)
 	}
 
-	report.end()
-
-	return report, ctx.Err()
+	return ctx.Err()
 }
