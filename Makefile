@@ -30,18 +30,21 @@ CLIENTS ?= darwin/amd64 darwin/arm64
 REGISTRY ?=
 KEY ?=
 
-# What `make test` runs: PKG=./kit/... RUN=TestName COUNT=1 narrow it down. The end-to-end
-# tests of test/e2e have targets of their own. What takes longest comes first, so that it
-# does not run alone at the end.
-PKG ?= $(shell go list ./test/fleet ./test/kill ./hosts/push ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
+# What `make test` runs: PKG=./kit/... RUN=TestName narrow it down, COUNT=1 runs also what nothing
+# has changed for. The end-to-end tests of test/e2e have targets of their own, and so have tests
+# with SPIRE in their names (make e2e-spire) and with Upstream (make e2e-kubevirt, e2e-bridge): what
+# judges there takes longer to build than all else. What takes longest comes first, so that it does
+# not run alone at the end.
+PKG ?= $(shell go list ./test/fleet ./hosts ./bridge ./test/kill ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
-COUNT ?= 1
-TEST_TIMEOUT ?= 20m
+SKIP := SPIRE|Upstream
+COUNT ?=
+TEST_TIMEOUT ?= 30m
 # What `make test-changed` takes for unchanged: the last commit, or what you branched off.
 BASE ?= HEAD
 # Tests wait for each other and for servers more than they compute: more packages, and more
-# tests of each, than there are cores.
-TEST_FLAGS := -vet=off -p 3 -parallel 8 -timeout $(TEST_TIMEOUT) -count $(COUNT)
+# tests of each, than there are cores. Nobody debugs their programs: no DWARF is linked.
+TEST_FLAGS := -vet=off '-ldflags=-s -w' -p 4 -parallel 8 -timeout $(TEST_TIMEOUT) $(if $(COUNT),-count=$(COUNT))
 # Packages with properties whose runs are whole lives, and with tests that call
 # property.Soak. FUZZ is how long each fuzz target runs.
 SOAK = $(shell grep -rlE --include='*_test.go' --exclude-dir=bin --exclude-dir=property 'property[.]Soak|Brief:' */ | xargs -n 1 dirname | sort -u | sed 's|^|./|')
@@ -57,11 +60,17 @@ LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-r
 # End-to-end tests say what they do while they do it. call E2E,NAMES,FLAGS: two of them at a
 # time, with flags of go test.
 define E2E
-$(as_programs) go build -o bin/testrun ./hack/testrun
-$(as_programs) PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off -p 2 -count 1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
+$(as_programs) go build -ldflags "-s -w" -o bin/testrun ./hack/testrun
+$(as_programs) PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off '-ldflags=-s -w' -p 3 -count=1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
-.PHONY: help setup build release freeze site test test-changed soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
+# Tests outside of test/e2e that other projects' programs judge. call JUDGED,WORD: those with the word in
+# their names.
+define JUDGED
+$(as_programs) bin/testrun $$(grep -rlE '^func Test\w*($(1))' --include='*_test.go' --exclude-dir=bin . | xargs -n 1 dirname | sort -u) -- $(TEST_FLAGS) -run '$(1)'
+endef
+
+.PHONY: help setup build release freeze site test test-changed bench-tests soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,11 +100,14 @@ freeze: ## write the CRDs and objects that the next releases are held to (VERSIO
 site: ## make a site of the documentation, in dist/site: it works from the folder, without a server
 	@$(as_programs) go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
 
-test: testrun ## run all tests with the race detector (PKG=./kit/... RUN=TestName)
-	@bin/testrun $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
+test: testrun ## run all tests that something has changed for (PKG=./kit/... RUN=TestName COUNT=1)
+	@$(as_programs) bin/testrun -race hack/testrun/race.txt $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
 
 test-changed: testrun ## run the tests of packages that depend on what changed since BASE=HEAD
-	@bin/testrun -changed $(BASE) $(PKG) -- -race $(TEST_FLAGS) -run '$(RUN)'
+	@$(as_programs) bin/testrun -changed $(BASE) -race hack/testrun/race.txt $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
+
+bench-tests: ## what making tests and running them takes, in units of what kube-apiserver takes to build
+	@hack/bench-tests.sh
 
 soak: testrun ## run whole lives by the hundred, kills at every call, and every fuzz target for FUZZ=1m
 	@$(as_programs) HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
@@ -107,18 +119,19 @@ chaos: testrun ## troubles that come, stay and go, by chance (CHAOS_SEED=7 CHAOS
 load: ## run a demo of 200 jobs with faults
 	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"
 
+# What few tests need they bring themselves (test/exe, Tool), while others run.
 testrun:
-	@hack/setup.sh kube spire vault s3 packages
-	@hack/setup.sh upstream || echo "testrun: MetalLB or KubeVirt could not be built: what they judge is judged by our simulators alone"
-	@hack/setup.sh watch || echo "testrun: no chromium or promtool could be had: the tests that need them are skipped"
-	@$(as_programs) go build -o bin/testrun ./hack/testrun
+	@hack/setup.sh kube packages
+	@$(as_programs) go build -ldflags "-s -w" -o bin/testrun ./hack/testrun
 
 # What takes longest comes first.
 e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its short form, but e2e-agents
 	@hack/setup.sh kube kubectl spire vault packages vm
+	@hack/setup.sh upstream || echo "e2e: MetalLB or KubeVirt could not be built: what they judge is judged by our simulators alone"
 	@hack/vm-image/build.sh
 	@$(MAKE) --no-print-directory e2e-install
 	@$(call E2E,vm hosts platform kubevirt bridge spire)
+	@$(call JUDGED,$(SKIP))
 	@$(call E2E,proxmox,-short)
 
 e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
@@ -133,6 +146,7 @@ e2e-install: ## a release, made twice with the same bytes, and from helm install
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
 	@$(call E2E,spire)
+	@$(call JUDGED,SPIRE)
 
 e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulation)
 	@hack/setup.sh kube spire packages vm
@@ -140,12 +154,14 @@ e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulati
 	@$(call E2E,vm)
 
 e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas
-	@hack/setup.sh kube packages
+	@hack/setup.sh kube packages upstream
 	@$(call E2E,kubevirt)
+	@$(call JUDGED,Upstream)
 
 e2e-bridge: build ## hosted clusters for DPUs on HyperShift's and MetalLB's own schemas
-	@hack/setup.sh kube
+	@hack/setup.sh kube upstream
 	@$(call E2E,bridge)
+	@$(call JUDGED,Upstream)
 
 e2e-platform: build ## clusters and node pools from API to objects, over real Postgres and brokers
 	@hack/setup.sh kube kubectl helm packages
@@ -194,6 +210,7 @@ verify: ## fail when what is committed is not what the sources make
 dependencies: ## list dependencies, what is newer, deprecated or taken back (asks the module proxy)
 	@hack/dependencies.sh
 
+demo: PROGRAMS := hyperfleet hyperfleet-demo pvesim forgesim bootstrap-service
 demo: build ## run the product's main job on this machine (DEMO="--jobs 50")
 	@hack/setup.sh kube
 	@bin/hyperfleet-demo $(DEMO)

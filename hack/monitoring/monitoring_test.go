@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 const root = "../.."
@@ -135,9 +137,9 @@ func TestMetrics(t *testing.T) {
 func promtool(t *testing.T, args ...string) string {
 	t.Helper()
 
-	program, err := exec.LookPath("promtool")
+	program, err := exe.Tool("watch", "promtool")
 	if err != nil {
-		t.Skip("there is no promtool to check the rules with: hack/setup.sh watch installs it")
+		t.Skip(err)
 	}
 
 	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()

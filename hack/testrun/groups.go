@@ -52,7 +52,7 @@ func (g group) flags(given []string, checkout string) []string {
 }
 
 // split groups the packages that have tests. raced are the folders of those that run with the race detector.
-func split(module string, tests map[string]testProgram, raced []string) []group {
+func split(module string, tests map[string]testProgram, raced map[string][]string) []group {
 	var out []group
 
 	for _, race := range []bool{false, true} {
@@ -61,7 +61,7 @@ func split(module string, tests map[string]testProgram, raced []string) []group 
 
 			for _, pkg := range slices.Sorted(maps.Keys(tests)) {
 				folder := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
-				if tests[pkg].starts == starts && slices.Contains(raced, folder) == race {
+				if _, is := raced[folder]; is == race && tests[pkg].starts == starts {
 					g.packages = append(g.packages, pkg)
 				}
 			}
@@ -104,10 +104,13 @@ func place(named []string, pkg string) int {
 	return len(named)
 }
 
-// readRaced reads the folders of a file, one a line.
-func readRaced(file string) ([]string, error) {
+// notRaced is in the place of a program where nothing of ours runs side by side.
+const notRaced = "-"
+
+// readRaced reads a file of lines "PROGRAM: PACKAGE...", all of them folders: the packages by the program.
+func readRaced(file string) (map[string][]string, error) {
 	if file == "" {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no file, no packages
 	}
 
 	data, err := os.ReadFile(file)
@@ -115,11 +118,12 @@ func readRaced(file string) ([]string, error) {
 		return nil, fmt.Errorf("read the packages for the race detector: %w", err)
 	}
 
-	var out []string
+	out := map[string][]string{}
 
 	for line := range strings.Lines(string(data)) {
-		if folder, _, _ := strings.Cut(line, "#"); strings.TrimSpace(folder) != "" {
-			out = append(out, strings.TrimSpace(folder))
+		line, _, _ = strings.Cut(line, "#")
+		if program, packages, is := strings.Cut(line, ":"); is {
+			out[strings.TrimSpace(program)] = append(out[strings.TrimSpace(program)], strings.Fields(packages)...)
 		}
 	}
 

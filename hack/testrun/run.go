@@ -37,8 +37,8 @@ type run struct {
 	dir string
 	// flags are go test's.
 	flags []string
-	// raced are the folders of packages that run with the race detector.
-	raced []string
+	// raced are the packages that run with the race detector (readRaced).
+	raced map[string][]string
 	// usage has what each package takes of the processor told; no result holds then.
 	usage bool
 	// again runs tests that failed once more, and packages that came to a bad end by something else.

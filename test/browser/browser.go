@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
 const patience = 3 * time.Minute
@@ -24,9 +26,9 @@ const (
 func Open(t testing.TB, args ...string) string {
 	t.Helper()
 
-	program, err := exec.LookPath("chromium")
+	program, err := exe.Tool("watch", "chromium")
 	if err != nil {
-		t.Skip("there is no chromium to open the pages with: hack/setup.sh watch installs it")
+		t.Skip(err)
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

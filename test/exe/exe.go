@@ -98,13 +98,13 @@ func build(ctx context.Context, dir string, names ...string) error {
 	return nil
 }
 
-// claim gives the folder that programs are kept in, to one at a time.
-func claim() (kept string, release func(), err error) {
+// checkout is the folder of the module that the test is of.
+func checkout() (string, error) {
 	root, err := os.Getwd()
 
 	for err == nil {
 		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
-			break
+			return root, nil
 		}
 
 		if filepath.Dir(root) == root {
@@ -114,8 +114,14 @@ func claim() (kept string, release func(), err error) {
 		root = filepath.Dir(root)
 	}
 
+	return "", fmt.Errorf("find the module: %w", err)
+}
+
+// claim gives the folder that programs are kept in, to one at a time.
+func claim() (kept string, release func(), err error) {
+	root, err := checkout()
 	if err != nil {
-		return "", nil, fmt.Errorf("find the module: %w", err)
+		return "", nil, err
 	}
 
 	kept = filepath.Join(root, "bin", "test")

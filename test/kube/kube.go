@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/lease"
 )
 
@@ -197,6 +198,10 @@ func (e *Env) have(ctx context.Context, chosen *options) error {
 
 	if chosen.manager {
 		ask = append(ask, LeaseWithManagers)
+
+		if _, err := exe.Tool("managers", "kube-controller-manager"); err != nil {
+			return fmt.Errorf("get a test API server: %w", err)
+		}
 	}
 
 	if e.lease, err = lease.Take(LeaseKind, &given, ask...); err != nil {

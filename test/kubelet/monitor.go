@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
@@ -71,9 +71,9 @@ type endpoint struct {
 func Scraped(t testing.TB, env *kube.Env, m Monitor, query string, want int, pods ...*Pod) {
 	t.Helper()
 
-	program, err := exec.LookPath("prometheus")
+	program, err := exe.Tool("watch", "prometheus")
 	if err != nil {
-		t.Log("there is no prometheus to read the pods with: hack/setup.sh watch installs it")
+		t.Log(err)
 
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
@@ -63,9 +64,9 @@ func Start(t testing.TB) *Server {
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
 
-	bin, err := procrun.FindBinaries(program)
+	path, err := exe.Tool("s3", program)
 	if err != nil {
-		t.Fatalf("find %s: %v (hack/setup.sh s3 makes it)", program, err)
+		t.Fatal(err)
 	}
 
 	data, sidecar := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "meta")
@@ -74,7 +75,7 @@ func (s *Server) Run(t testing.TB) {
 	}
 
 	s.process, err = procrun.Start(context.Background(), procrun.Spec{
-		Path: filepath.Join(bin, program), Dir: s.dir, LogPath: s.logPath, Grace: grace,
+		Path: path, Dir: s.dir, LogPath: s.logPath, Grace: grace,
 		Env:  []string{"ROOT_ACCESS_KEY_ID=" + KeyID, "ROOT_SECRET_ACCESS_KEY=" + Secret},
 		Args: []string{"--port", s.address, "--region", Region, "posix", "--sidecar", sidecar, data},
 	})

@@ -1,0 +1,158 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// The race detector sees what runs in the test programs of race.txt: each package of the product in which goroutines
+// meet is in a line of it, and in that line's program.
+func TestGoroutinesMeetTheDetector(t *testing.T) {
+	t.Parallel()
+
+	raced, err := readRaced("race.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	place := map[string]string{}
+
+	for program, packages := range raced {
+		for _, pkg := range packages {
+			place[pkg] = program
+		}
+	}
+
+	concurrent := concurrentPackages(t)
+
+	for _, pkg := range slices.Sorted(maps.Keys(concurrent)) {
+		if place[pkg] == "" {
+			t.Errorf("goroutines meet in %s (%s): add it to a line of hack/testrun/race.txt whose program has them run side by side",
+				pkg, concurrent[pkg])
+		}
+	}
+
+	for _, pkg := range slices.Sorted(maps.Keys(place)) {
+		if concurrent[pkg] == "" {
+			t.Errorf("no goroutines meet in %s: take it off hack/testrun/race.txt", pkg)
+		}
+	}
+
+	programs, err := testPrograms(t.Context(), root, folders(raced))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	module, err := moduleOf(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for pkg, program := range place {
+		if program != notRaced && !slices.Contains(programs[path.Join(module, program)].needs, path.Join(module, pkg)) {
+			t.Errorf("the tests of %s have nothing of %s in them: hack/testrun/race.txt has it in another line", program, pkg)
+		}
+	}
+}
+
+func folders(raced map[string][]string) []string {
+	var out []string
+
+	for program := range raced {
+		if program != notRaced {
+			out = append(out, "./"+program)
+		}
+	}
+
+	return out
+}
+
+// concurrentPackages are the folders of the product's packages that start goroutines or guard what several
+// share, with the first thing that says so.
+func concurrentPackages(t *testing.T) map[string]string {
+	t.Helper()
+
+	out := map[string]string{}
+
+	for _, top := range []string{
+		"bridge", "cloudinit", "cmd", "guest", "hosts", "hypervisor", "identity", "kit", "networking", "platform", "runners", "workload",
+	} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+				return err
+			}
+
+			files := token.NewFileSet()
+
+			syntax, err := parser.ParseFile(files, file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+
+			folder, err := filepath.Rel(root, filepath.Dir(file))
+			if at := concurrent(syntax); at.IsValid() && out[folder] == "" {
+				out[folder] = filepath.Base(file) + ":" + strconv.Itoa(files.Position(at).Line)
+			}
+
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return out
+}
+
+// concurrent finds a go statement, a call of a method Go, or a use of package sync (but for sync.Once, sync.OnceValue
+// and the like) or sync/atomic.
+func concurrent(file *ast.File) token.Pos {
+	var at token.Pos
+
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			at = n.Pos()
+		case *ast.CallExpr:
+			if method, is := n.Fun.(*ast.SelectorExpr); is && method.Sel.Name == "Go" {
+				at = n.Pos()
+			}
+		case *ast.SelectorExpr:
+			pkg, is := n.X.(*ast.Ident)
+			if is && (pkg.Name == "sync" && !strings.HasPrefix(n.Sel.Name, "Once") || pkg.Name == "atomic") {
+				at = n.Pos()
+			}
+		}
+
+		return !at.IsValid()
+	})
+
+	return at
+}
+
+// What is said of the line's form is true of what is read.
+func TestReadRaced(t *testing.T) {
+	t.Parallel()
+
+	if raced, err := readRaced(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Errorf("a file that is not there gives %v", raced)
+	}
+
+	if raced, err := readRaced(""); err != nil || len(raced) != 0 {
+		t.Errorf("without a file %v run with the detector, %v", raced, err)
+	}
+}
