@@ -44,7 +44,7 @@ TEST_TIMEOUT ?= 30m
 BASE ?= HEAD
 # Tests wait for each other and for servers more than they compute: more packages, and more
 # tests of each, than there are cores. Nobody debugs their programs: no DWARF is linked.
-TEST_FLAGS := -vet=off '-ldflags=-s -w' -p 4 -parallel 8 -timeout $(TEST_TIMEOUT) $(if $(COUNT),-count=$(COUNT))
+TEST_FLAGS := -vet=off '-ldflags=-s -w' -p 3 -parallel 8 -timeout $(TEST_TIMEOUT) $(if $(COUNT),-count=$(COUNT))
 # Packages with properties whose runs are whole lives, and with tests that call
 # property.Soak. FUZZ is how long each fuzz target runs.
 SOAK = $(shell grep -rlE --include='*_test.go' --exclude-dir=bin --exclude-dir=property 'property[.]Soak|Brief:' */ | xargs -n 1 dirname | sort -u | sed 's|^|./|')
