@@ -124,7 +124,7 @@ func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
 	}
 }
 
-func TestMachineAttests(t *testing.T) {
+func TestMachineAttestsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t)
@@ -173,8 +173,8 @@ func TestMachineAttests(t *testing.T) {
 	m.gone(t, "/run/hyperfleet/spire")
 }
 
-// TestMachineDoesNotAttest has one case for each way in which that fails.
-func TestMachineDoesNotAttest(t *testing.T) {
+// TestMachineDoesNotAttestSPIRE has one case for each way in which that fails.
+func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server, other := spire.Start(t), spire.Start(t, spire.WithTrustDomain("example.org"))
@@ -287,7 +287,7 @@ func TestMachineDoesNotAttest(t *testing.T) {
 }
 
 // A machine that is told to stop while it attests stops.
-func TestAttestationEnds(t *testing.T) {
+func TestAttestationEndsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(t)

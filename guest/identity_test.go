@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// TestIdentityLives: an identity is renewed for as long as the machine is one, and no longer.
-func TestIdentityLives(t *testing.T) {
+// TestIdentityLivesSPIRE: an identity is renewed for as long as the machine is one, and no longer.
+func TestIdentityLivesSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t, spire.WithTTL(20*time.Second, 10*time.Second))

@@ -121,9 +121,9 @@ func (s *secretsSite) secrets(change func(*api.Secrets)) *api.Secrets {
 	return out
 }
 
-// TestCredentialFromVault has one case for each way in which a machine may fare that gets its
+// TestCredentialFromVaultSPIRE has one case for each way in which a machine may fare that gets its
 // credential from a secrets manager.
-func TestCredentialFromVault(t *testing.T) { //nolint:tparallel // its cases are asked for by one machine, in turn
+func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its cases are asked for by one machine, in turn
 	t.Parallel()
 
 	s := newSecretsSite(t)
@@ -241,8 +241,8 @@ func TestCredentialFromVault(t *testing.T) { //nolint:tparallel // its cases are
 	}
 }
 
-// TestMachineWithASecretsManager runs the whole of a machine's life.
-func TestMachineWithASecretsManager(t *testing.T) {
+// TestMachineWithASecretsManagerSPIRE runs the whole of a machine's life.
+func TestMachineWithASecretsManagerSPIRE(t *testing.T) {
 	t.Parallel()
 
 	s := newSecretsSite(t)
@@ -276,9 +276,9 @@ func TestMachineWithASecretsManager(t *testing.T) {
 	}
 }
 
-// TestCredentialBySVID: with an audience the machine shows the operator a JWT-SVID for it,
+// TestCredentialBySVIDSPIRE: with an audience the machine shows the operator a JWT-SVID for it,
 // also at its second try.
-func TestCredentialBySVID(t *testing.T) {
+func TestCredentialBySVIDSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t)

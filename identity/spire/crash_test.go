@@ -70,7 +70,7 @@ const most = 16
 
 // An operator that ends after any of its calls leaves what its successor finds: never two
 // tokens worth anything, nothing that the sweep does not list, and in the end nothing.
-func TestOperatorEndsAfterAnyCall(t *testing.T) {
+func TestOperatorEndsAfterAnyCallSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
@@ -106,7 +106,7 @@ func TestOperatorEndsAfterAnyCall(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if got := left(t, server); len(got) != 0 {
+			if got := server.Known(t); len(got) != 0 {
 				t.Fatalf("%s after %d calls: left %q", method, calls, got)
 			}
 		}
@@ -122,13 +122,13 @@ func checkListed(t *testing.T, server *spiretest.Server, registry *spire.Registr
 		t.Fatal(err)
 	}
 
-	if got := left(t, server); len(got) > 0 && len(ids) != 1 {
+	if got := server.Known(t); len(got) > 0 && len(ids) != 1 {
 		t.Errorf("left of %s: %q, but listed is %v", id.Path(), got, ids)
 	}
 }
 
 // A token that was given up on, since its answer was lost, is worth nothing to whoever has it.
-func TestLostTokensAreUsedUp(t *testing.T) {
+func TestLostTokensAreUsedUpSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)

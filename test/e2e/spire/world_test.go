@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
-	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -226,7 +224,7 @@ func (w *world) eventuallyForgotten() {
 	w.T.Helper()
 	w.EventuallyClean()
 	w.Eventually("no identity being left", func() (bool, string) {
-		left := w.identities()
+		left := w.spire.Known(w.T)
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
@@ -235,34 +233,6 @@ func (w *world) eventuallyForgotten() {
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
-}
-
-// identities are the entries and agents that the SPIRE server knows.
-func (w *world) identities() []string {
-	w.T.Helper()
-
-	conn := w.spire.Dial(w.T)
-
-	entries, err := entryv1.NewEntryClient(conn).ListEntries(w.T.Context(), &entryv1.ListEntriesRequest{})
-	if err != nil {
-		w.T.Fatal(err)
-	}
-
-	agents, err := agentv1.NewAgentClient(conn).ListAgents(w.T.Context(), &agentv1.ListAgentsRequest{})
-	if err != nil {
-		w.T.Fatal(err)
-	}
-
-	var out []string
-	for _, entry := range entries.GetEntries() {
-		out = append(out, "entry "+entry.GetSpiffeId().GetPath())
-	}
-
-	for _, agent := range agents.GetAgents() {
-		out = append(out, "agent "+agent.GetId().GetPath())
-	}
-
-	return out
 }
 
 // processes are those that run below the machines' folders.
