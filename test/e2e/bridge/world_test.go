@@ -349,18 +349,8 @@ func (w *world) remove(bridge *v1alpha1.DPFHCPBridge) {
 	w.delete(bridge)
 	w.eventually(bridge.Name+" is gone", func() bool { return !w.look(bridge) })
 
-	var left []string
-
-	w.eventually("nothing is left of "+bridge.Name, func() bool {
-		left = w.left(bridge)
-
-		// What HyperShift's cluster owned is collected after it.
-		return !slices.ContainsFunc(left, func(o string) bool {
-			return !strings.HasSuffix(o, "-admin-kubeconfig") &&
-				!strings.HasSuffix(o, "-kubeadmin-password")
-		})
-	})
-	w.eventually("what HyperShift made is collected", func() bool { return len(w.left(bridge)) == 0 })
+	// What HyperShift's cluster owned is collected after it.
+	w.eventually("nothing is left of "+bridge.Name, func() bool { return len(w.left(bridge)) == 0 })
 }
 
 // left are the objects of a bridge that are there.

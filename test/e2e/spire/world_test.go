@@ -36,7 +36,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "--config" {
-		os.Exit(trouble(os.Args[1:]))
+		os.Exit(thief(os.Args[1:]))
 	}
 
 	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
@@ -158,8 +158,8 @@ func (w *world) begin() {
 }
 
 // useVault has machines get their credential from a Vault, which trusts the SPIRE server; it
-// holds a registration token at the path, unless that is empty.
-func (w *world) useVault(auth, path string) *vault.Server {
+// holds a registration token at the path.
+func (w *world) useVault(auth, path string) {
 	w.T.Helper()
 
 	server := vault.Start(w.T)
@@ -181,13 +181,9 @@ func (w *world) useVault(auth, path string) *vault.Server {
 		Address: server.Address, CABundle: server.CABundle, Auth: auth, Role: "runners", Path: "secret/data/runners/{namespace}/runner",
 	}
 
-	if path != "" {
-		server.PutKV(w.T, "secret", path, map[string]any{
-			"runner_token": w.registrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
-		})
-	}
-
-	return server
+	server.PutKV(w.T, "secret", path, map[string]any{
+		"runner_token": w.registrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
+	})
 }
 
 // registrationToken asks the forge for one, as whoever fills the Vault does.
