@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
@@ -266,24 +267,43 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 
 			m := newMachine(t)
 			m.attests(t, tc.server, "0c1d7a6e-unknown")
-			m.write(t, runScript, "touch ran")
 			tc.change(t, m)
-
-			result := m.start(t, t.Context())
-
-			if tc.drive != nil {
-				tc.drive(t, m)
-			}
-
-			got := m.end(t, result)
-			if got.Reason != tc.reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, tc.message) {
-				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
-			}
-
-			m.gone(t, "/opt/actions-runner/ran")
-			m.gone(t, "/run/hyperfleet/spire")
+			m.doesNotAttest(t, tc.drive, tc.reason, tc.message)
 		})
 	}
+}
+
+// doesNotAttest has the machine fail for a reason, before its runner begins.
+func (m *machine) doesNotAttest(t *testing.T, drive func(*testing.T, *machine), reason, message string) {
+	t.Helper()
+	m.write(t, runScript, "touch ran")
+
+	result := m.start(t, t.Context())
+	if drive != nil {
+		drive(t, m)
+	}
+
+	got := m.end(t, result)
+	if got.Reason != reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, message) {
+		t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, reason, message, m.log)
+	}
+
+	m.gone(t, "/opt/actions-runner/ran")
+	m.gone(t, "/run/hyperfleet/spire")
+}
+
+// attest has the machine attest alone, until the test's end.
+func (m *machine) attest(t *testing.T) *guest.Attested {
+	t.Helper()
+
+	attested, err := guest.Attest(t.Context(), m.options(), &m.cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, m.log)
+	}
+
+	t.Cleanup(attested.Close)
+
+	return attested
 }
 
 // A machine that is told to stop while it attests stops.

@@ -174,11 +174,15 @@ func (m *machine) startAsIs(t *testing.T, ctx context.Context) <-chan api.Report
 	t.Helper()
 
 	result := make(chan api.Report, 1)
-	service := guest.New(guest.Options{Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil))})
+	service := guest.New(m.options())
 
 	go func() { result <- service.Run(ctx) }()
 
 	return result
+}
+
+func (m *machine) options() guest.Options {
+	return guest.Options{Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil))}
 }
 
 // end waits for the service's end and checks what every end has in common.

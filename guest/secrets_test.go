@@ -5,7 +5,6 @@ package guest_test
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -93,15 +92,7 @@ func (s *secretsSite) attested(t *testing.T) (*machine, *guest.Attested) {
 	m.attests(t, s.spire, register(t, s.spire, machineID, machineID, 600))
 	m.cfg.Method, m.cfg.JITConfig = api.MethodExternalSecrets, ""
 
-	attested, err := guest.Attest(t.Context(), guest.Options{
-		Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil)),
-	}, &m.cfg)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, m.log)
-	}
-
-	t.Cleanup(attested.Close)
-
+	attested := m.attest(t)
 	// A configuration as it was written, for more of them.
 	m.cfg.SPIFFE.JoinToken = "used"
 

@@ -140,21 +140,7 @@ func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 
 			m := newMachine(t)
 			m.hasTPM(t, server, tc.device, tc.operator)
-			m.write(t, runScript, "touch ran")
-
-			result := m.start(t, t.Context())
-
-			if tc.drive != nil {
-				tc.drive(t, m)
-			}
-
-			got := m.end(t, result)
-			if got.Reason != tc.reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, tc.message) {
-				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
-			}
-
-			m.gone(t, "/opt/actions-runner/ran")
-			m.gone(t, "/run/hyperfleet/spire")
+			m.doesNotAttest(t, tc.drive, tc.reason, tc.message)
 		})
 	}
 }
