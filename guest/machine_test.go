@@ -63,6 +63,14 @@ func (c *fakeClock) After(d time.Duration) <-chan time.Time {
 	return ch
 }
 
+// waited says whether somebody waits for d.
+func (c *fakeClock) waited(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.timers[d] != nil
+}
+
 // fire waits until somebody waits for d, and ends that wait.
 func (c *fakeClock) fire(t *testing.T, d time.Duration) {
 	t.Helper()
