@@ -198,7 +198,7 @@ func (s *secretsSite) refused(t *testing.T) machineKind {
 // Whatever way a machine attests: with a valid identity it logs in to the secrets manager and
 // gets just what its identity may read there, and otherwise nothing, with the reason. Nobody
 // keeps a login, and no credential gets into a log.
-func TestPropertyAttestationAndCredentials(t *testing.T) {
+func TestPropertyAttestationAndCredentialsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
