@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
@@ -124,7 +125,7 @@ func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
 	}
 }
 
-func TestMachineAttests(t *testing.T) {
+func TestMachineAttestsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t)
@@ -173,8 +174,8 @@ func TestMachineAttests(t *testing.T) {
 	m.gone(t, "/run/hyperfleet/spire")
 }
 
-// TestMachineDoesNotAttest has one case for each way in which that fails.
-func TestMachineDoesNotAttest(t *testing.T) {
+// TestMachineDoesNotAttestSPIRE has one case for each way in which that fails.
+func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server, other := spire.Start(t), spire.Start(t, spire.WithTrustDomain("example.org"))
@@ -266,28 +267,47 @@ func TestMachineDoesNotAttest(t *testing.T) {
 
 			m := newMachine(t)
 			m.attests(t, tc.server, "0c1d7a6e-unknown")
-			m.write(t, runScript, "touch ran")
 			tc.change(t, m)
-
-			result := m.start(t, t.Context())
-
-			if tc.drive != nil {
-				tc.drive(t, m)
-			}
-
-			got := m.end(t, result)
-			if got.Reason != tc.reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, tc.message) {
-				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
-			}
-
-			m.gone(t, "/opt/actions-runner/ran")
-			m.gone(t, "/run/hyperfleet/spire")
+			m.doesNotAttest(t, tc.drive, tc.reason, tc.message)
 		})
 	}
 }
 
+// doesNotAttest has the machine fail for a reason, before its runner begins.
+func (m *machine) doesNotAttest(t *testing.T, drive func(*testing.T, *machine), reason, message string) {
+	t.Helper()
+	m.write(t, runScript, "touch ran")
+
+	result := m.start(t, t.Context())
+	if drive != nil {
+		drive(t, m)
+	}
+
+	got := m.end(t, result)
+	if got.Reason != reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, message) {
+		t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, reason, message, m.log)
+	}
+
+	m.gone(t, "/opt/actions-runner/ran")
+	m.gone(t, "/run/hyperfleet/spire")
+}
+
+// attest has the machine attest alone, until the test's end.
+func (m *machine) attest(t *testing.T) *guest.Attested {
+	t.Helper()
+
+	attested, err := guest.Attest(t.Context(), m.options(), &m.cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, m.log)
+	}
+
+	t.Cleanup(attested.Close)
+
+	return attested
+}
+
 // A machine that is told to stop while it attests stops.
-func TestAttestationEnds(t *testing.T) {
+func TestAttestationEndsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(t)

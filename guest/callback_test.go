@@ -53,11 +53,8 @@ func TestCredentialByCallback(t *testing.T) {
 			replies: []reply{{status: 503, after: "590", body: "{}"}}, pauses: []int{590},
 			reason: api.ReasonCredentialUnavailable, message: "within 10m0s", calls: 2,
 		},
-		"wrong code":    {replies: []reply{refused(401)}, reason: api.ReasonCredentialRefused, message: "no *** here", calls: 1},
-		"not offered":   {replies: []reply{refused(403)}, reason: api.ReasonCredentialRefused, message: "403", calls: 1},
-		"used before":   {replies: []reply{refused(409)}, reason: api.ReasonCredentialRefused, message: "409", calls: 1},
-		"claim is over": {replies: []reply{refused(410)}, reason: api.ReasonCredentialRefused, message: "410", calls: 1},
-		"job is gone":   {replies: []reply{{status: 410, body: `{"reason":"JobGone","message":"cancelled"}`}}, reason: api.ReasonJobGone, message: "cancelled", calls: 1},
+		"wrong code":  {replies: []reply{refused(401)}, reason: api.ReasonCredentialRefused, message: "no *** here", calls: 1},
+		"job is gone": {replies: []reply{{status: 410, body: `{"reason":"JobGone","message":"cancelled"}`}}, reason: api.ReasonJobGone, message: "cancelled", calls: 1},
 		"another machine's": {
 			replies: []reply{{status: 403, body: `{"reason":"IdentityMismatch","message":"of another"}`}},
 			reason:  api.ReasonIdentityMismatch, message: "of another", calls: 1,

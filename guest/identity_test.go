@@ -4,7 +4,6 @@
 package guest_test
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// TestIdentityLives: an identity is renewed for as long as the machine is one, and no longer.
-func TestIdentityLives(t *testing.T) {
+// TestIdentityLivesSPIRE: an identity is renewed for as long as the machine is one, and no longer.
+func TestIdentityLivesSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t, spire.WithTTL(20*time.Second, 10*time.Second))
@@ -26,15 +25,7 @@ func TestIdentityLives(t *testing.T) {
 	m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
 	m.cfg.Callback = &api.Callback{URL: "https://127.0.0.1:1", Audience: "hyperfleet"}
 
-	attested, err := guest.Attest(t.Context(), guest.Options{
-		Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil)),
-	}, &m.cfg)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, m.log)
-	}
-
-	t.Cleanup(attested.Close)
-
+	attested := m.attest(t)
 	first := attested.Serial()
 	if first == "" {
 		t.Fatal("the machine has no certificate")
@@ -51,7 +42,7 @@ func TestIdentityLives(t *testing.T) {
 
 	m.cfg.SPIFFE = spiffe()
 
-	_, err = attested.Fetch(t.Context(), m.cfg)
+	_, err := attested.Fetch(t.Context(), m.cfg)
 	if reason, _ := guest.Reason(err); reason != api.ReasonAttestationRefused || !strings.Contains(err.Error(), "spire-agent has ended") {
 		t.Errorf("after its eviction: %v\n%s", err, m.log)
 	}

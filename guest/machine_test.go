@@ -63,6 +63,14 @@ func (c *fakeClock) After(d time.Duration) <-chan time.Time {
 	return ch
 }
 
+// waited says whether somebody waits for d.
+func (c *fakeClock) waited(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.timers[d] != nil
+}
+
 // fire waits until somebody waits for d, and ends that wait.
 func (c *fakeClock) fire(t *testing.T, d time.Duration) {
 	t.Helper()
@@ -174,11 +182,15 @@ func (m *machine) startAsIs(t *testing.T, ctx context.Context) <-chan api.Report
 	t.Helper()
 
 	result := make(chan api.Report, 1)
-	service := guest.New(guest.Options{Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil))})
+	service := guest.New(m.options())
 
 	go func() { result <- service.Run(ctx) }()
 
 	return result
+}
+
+func (m *machine) options() guest.Options {
+	return guest.Options{Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil))}
 }
 
 // end waits for the service's end and checks what every end has in common.

@@ -6,6 +6,7 @@ package guest_test
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,20 +89,24 @@ func genericMachine(t *testing.T, script string) *machine {
 }
 
 const (
-	glIdle, glGrace = 5 * time.Minute, time.Minute
+	idle, glGrace   = 5 * time.Minute, time.Minute
 	jobLimit, grace = 30 * time.Minute, 30 * time.Second
-	restartPause    = 5 * time.Second
+	restart         = 5 * time.Second
 )
 
 func withTimeouts(m *machine) {
-	m.cfg.IdleTimeout, m.cfg.JobTimeout = api.Duration(glIdle), api.Duration(jobLimit)
+	m.cfg.IdleTimeout, m.cfg.JobTimeout = api.Duration(idle), api.Duration(jobLimit)
 }
 
-// platformCase is one way in which a machine of a platform ends.
-type platformCase struct {
-	runner  string
-	change  func(*machine)
-	drive   func(*testing.T, *machine, context.CancelFunc)
+// ending is one way in which a machine of a platform ends.
+type ending struct {
+	runner string
+	change func(*machine)
+	// In the phase after, if one is said, the machine is told to stop, if that is said, and then
+	// timers end.
+	after   api.Phase
+	stop    bool
+	fire    []time.Duration
 	phase   api.Phase
 	reason  string
 	message string // part of it
@@ -112,7 +117,7 @@ type platformCase struct {
 func TestEndOfAMachineOfGitLab(t *testing.T) {
 	t.Parallel()
 
-	runPlatformCases(t, map[string]platformCase{
+	runEndings(t, map[string]ending{
 		"job succeeds": {
 			runner: glStarts + glReceives + glSucceeds + glLeaves,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success", result: "success",
@@ -139,30 +144,18 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 		},
 		"no job comes": {
 			runner: glStarts + glPatient, change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseListening)
-				m.clock.fire(t, glIdle)
-			},
+			after: api.PhaseListening, fire: []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s", phases: "Started Configuring Listening Finished",
 		},
 		"no job comes, and the runner hangs": {
 			runner: glStarts + `trap '' QUIT INT; while :; do sleep 0.02; done`, change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, glIdle)
-				m.clock.fire(t, glGrace)
-			},
+			fire:  []time.Duration{idle, glGrace},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
 		},
 		"a job that comes in the moment of the idle timeout is run": {
 			runner: `trap 'quit=yes' QUIT; ` + glStarts + `while [ -z "$quit" ]; do sleep 0.02; done; ` + glReceives + "sleep 0.1; " + glSucceeds + glLeaves,
 			change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseListening)
-				m.clock.fire(t, glIdle)
-			},
+			after:  api.PhaseListening, fire: []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
@@ -173,21 +166,8 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 		"a job that takes too long is cancelled": {
 			runner: `trap 'echo "WARNING: Job failed: canceled"; exit 0' INT; trap '' QUIT; ` + glStarts + glReceives + `while :; do sleep 0.02; done`,
 			change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				m.clock.fire(t, jobLimit)
-			},
+			after:  api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job 4711 took more than 30m0s",
-		},
-		"told to stop": {
-			runner: `trap 'exit 0' INT; ` + glStarts + `while :; do sleep 0.02; done`,
-			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseListening)
-				cancel()
-			},
-			phase: api.PhaseFinished, reason: api.ReasonTerminated,
 		},
 		"the token is refused": {
 			runner: glStarts + `printf '\033[31;1mERROR: Checking for jobs... forbidden               \033[0;m  runner\033[0;m=x status\033[0;m=POST https://gitlab.example/api/v4/jobs/request: 403 Forbidden\n'; echo 'Runner is not healthy!'; trap 'exit 0' INT; while :; do sleep 0.02; done`,
@@ -196,21 +176,13 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 		"the instance cannot be reached at first": {
 			runner: `trap 'exit 0' INT; ` + glStarts + `[ -e "$0.tried" ] || { touch "$0.tried"; echo 'ERROR: Checking for jobs... client error  status=no such host'; while :; do sleep 0.02; done; }; ` +
 				glReceives + glSucceeds + glLeaves,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, restartPause)
-			},
+			fire:  []time.Duration{restart},
 			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "success", result: "success",
 		},
 		"the instance cannot be reached at all": {
 			runner: `trap 'exit 0' INT; ` + glStarts + `echo 'ERROR: Checking for jobs... client error  status=no such host'; while :; do sleep 0.02; done`,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				for range 5 {
-					m.clock.fire(t, restartPause)
-				}
-			},
-			phase: api.PhaseFailed, reason: api.ReasonRegistrationError, message: "no such host",
+			fire:   slices.Repeat([]time.Duration{restart}, 5),
+			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "no such host",
 		},
 		"the runner dies in the job": {
 			runner: glStarts + glReceives + "kill -9 $$",
@@ -230,7 +202,7 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 func TestEndOfAMachineOfBuildkite(t *testing.T) {
 	t.Parallel()
 
-	runPlatformCases(t, map[string]platformCase{
+	runEndings(t, map[string]ending{
 		"job passes": {
 			runner: bkRegister + bkStarts + bkFinishes,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": success (exit code 0)", result: "passed",
@@ -298,28 +270,17 @@ exit 0`,
 		},
 		"the agent hangs after its job": {
 			runner: bkRegister + bkStarts + bkFinishes + `trap '' QUIT; while :; do sleep 0.02; done`,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, 2*time.Minute)
-				m.clock.fire(t, grace)
-			},
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": finished",
+			fire:   []time.Duration{2 * time.Minute, grace},
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": finished",
 		},
 		"a job that takes too long is cancelled": {
 			runner: `trap 'exit 255' QUIT; trap '' INT; ` + bkRegister + bkStarts + `while :; do sleep 0.02; done`, change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				m.clock.fire(t, jobLimit)
-			},
+			after: api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "30m0s",
 		},
 		"the job never comes": {
 			runner: `trap 'exit 0' INT; ` + bkRegister + `while :; do sleep 0.02; done`, change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, glIdle)
-			},
+			fire:  []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
 		},
 	}, buildkiteMachine)
@@ -328,7 +289,7 @@ exit 0`,
 func TestEndOfAMachineOfACommand(t *testing.T) {
 	t.Parallel()
 
-	runPlatformCases(t, map[string]platformCase{
+	runEndings(t, map[string]ending{
 		"exit code 0": {
 			runner: "exit 0", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)", result: "success",
 			phases: "Started Configuring Listening Running Finished",
@@ -347,45 +308,20 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 			change: func(m *machine) { m.cfg.Command = []string{"/no/such/command"} },
 			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "/no/such/command", phases: "Started Configuring Failed",
 		},
-		"no such command in PATH": {
-			change: func(m *machine) { m.cfg.Command = []string{"no-such-command"} },
-			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "no-such-command",
-		},
 		"too long": {
 			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`, change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				m.clock.fire(t, jobLimit)
-			},
+			after: api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job job-7 took more than 30m0s", result: "timed_out",
-		},
-		"too long, and stubborn": {
-			runner: `trap '' TERM; while :; do sleep 0.02; done`, change: withTimeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, jobLimit)
-				m.clock.fire(t, grace)
-			},
-			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, result: "timed_out",
 		},
 		"told to stop": {
 			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`,
-			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				cancel()
-			},
+			after:  api.PhaseRunning, stop: true,
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, result: "cancelled",
-		},
-		"credential expired": {
-			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
-			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired,
 		},
 	}, genericMachine)
 }
 
-func runPlatformCases(t *testing.T, cases map[string]platformCase, made func(*testing.T, string) *machine) {
+func runEndings(t *testing.T, cases map[string]ending, made func(*testing.T, string) *machine) {
 	t.Helper()
 
 	for name, tc := range cases {
@@ -402,8 +338,16 @@ func runPlatformCases(t *testing.T, cases map[string]platformCase, made func(*te
 
 			result := m.start(t, ctx)
 
-			if tc.drive != nil {
-				tc.drive(t, m, cancel)
+			if tc.after != "" {
+				m.waitPhase(t, tc.after)
+			}
+
+			if tc.stop {
+				cancel()
+			}
+
+			for _, d := range tc.fire {
+				m.clock.fire(t, d)
 			}
 
 			got := m.end(t, result)
@@ -470,7 +414,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 			m := tc.machine
 			switch m.cfg.Platform {
 			case "gitlab-ci":
-				m.cfg.IdleTimeout, m.cfg.Traceparent = api.Duration(glIdle+time.Second), traceparent
+				m.cfg.IdleTimeout, m.cfg.Traceparent = api.Duration(idle+time.Second), traceparent
 			case "buildkite":
 				m.cfg.RegistrationURL, m.cfg.Traceparent = "https://agent.example/v3", traceparent
 				m.write(t, "/etc/buildkite-agent/hooks/environment", "")

@@ -5,7 +5,6 @@ package guest_test
 
 import (
 	"fmt"
-	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
@@ -153,14 +152,7 @@ func genRequest(machines []string) gopter.Gen {
 func (k machineKind) attests(t *testing.T) machineKind {
 	t.Helper()
 
-	attested, err := guest.Attest(t.Context(), k.options(), &k.machine.cfg)
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", k.name, err, k.machine.log)
-	}
-
-	t.Cleanup(attested.Close)
-
-	k.attested, k.machine.cfg.SPIFFE = attested, spiffe() // as in a configuration that was not used yet
+	k.attested, k.machine.cfg.SPIFFE = k.machine.attest(t), spiffe() // as in a configuration that was not used yet
 
 	return k
 }
@@ -206,7 +198,7 @@ func (s *secretsSite) refused(t *testing.T) machineKind {
 // Whatever way a machine attests: with a valid identity it logs in to the secrets manager and
 // gets just what its identity may read there, and otherwise nothing, with the reason. Nobody
 // keeps a login, and no credential gets into a log.
-func TestPropertyAttestationAndCredentials(t *testing.T) {
+func TestPropertyAttestationAndCredentialsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
@@ -290,7 +282,7 @@ func (k machineKind) ask(t *testing.T, from *api.Secrets, url string) (api.Crede
 		return k.attested.Fetch(t.Context(), cfg)
 	}
 
-	attested, err := guest.Attest(t.Context(), k.options(), &cfg)
+	attested, err := guest.Attest(t.Context(), k.machine.options(), &cfg)
 	if err != nil {
 		return api.Credential{}, err
 	}
@@ -298,8 +290,4 @@ func (k machineKind) ask(t *testing.T, from *api.Secrets, url string) (api.Crede
 	defer attested.Close()
 
 	return attested.Fetch(t.Context(), cfg)
-}
-
-func (k machineKind) options() guest.Options {
-	return guest.Options{Root: k.machine.root, Clock: k.machine.clock, Log: slog.New(slog.NewJSONHandler(k.machine.log, nil))}
 }

@@ -151,7 +151,8 @@ func TestTheLastReportIsTriedLongest(t *testing.T) {
 
 	result := m.start(t, t.Context())
 
-	eventually(t, "the end", func() bool { return strings.Contains(m.log.String(), "phase=Finished") })
+	// The last report is in the queue once its end is waited for.
+	eventually(t, "the end", func() bool { return m.clock.waited(15 * time.Second) })
 	close(ended)
 
 	for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second} {

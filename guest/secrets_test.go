@@ -5,7 +5,6 @@ package guest_test
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -93,15 +92,7 @@ func (s *secretsSite) attested(t *testing.T) (*machine, *guest.Attested) {
 	m.attests(t, s.spire, register(t, s.spire, machineID, machineID, 600))
 	m.cfg.Method, m.cfg.JITConfig = api.MethodExternalSecrets, ""
 
-	attested, err := guest.Attest(t.Context(), guest.Options{
-		Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil)),
-	}, &m.cfg)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, m.log)
-	}
-
-	t.Cleanup(attested.Close)
-
+	attested := m.attest(t)
 	// A configuration as it was written, for more of them.
 	m.cfg.SPIFFE.JoinToken = "used"
 
@@ -121,9 +112,9 @@ func (s *secretsSite) secrets(change func(*api.Secrets)) *api.Secrets {
 	return out
 }
 
-// TestCredentialFromVault has one case for each way in which a machine may fare that gets its
+// TestCredentialFromVaultSPIRE has one case for each way in which a machine may fare that gets its
 // credential from a secrets manager.
-func TestCredentialFromVault(t *testing.T) { //nolint:tparallel // its cases are asked for by one machine, in turn
+func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its cases are asked for by one machine, in turn
 	t.Parallel()
 
 	s := newSecretsSite(t)
@@ -241,8 +232,8 @@ func TestCredentialFromVault(t *testing.T) { //nolint:tparallel // its cases are
 	}
 }
 
-// TestMachineWithASecretsManager runs the whole of a machine's life.
-func TestMachineWithASecretsManager(t *testing.T) {
+// TestMachineWithASecretsManagerSPIRE runs the whole of a machine's life.
+func TestMachineWithASecretsManagerSPIRE(t *testing.T) {
 	t.Parallel()
 
 	s := newSecretsSite(t)
@@ -276,9 +267,9 @@ func TestMachineWithASecretsManager(t *testing.T) {
 	}
 }
 
-// TestCredentialBySVID: with an audience the machine shows the operator a JWT-SVID for it,
+// TestCredentialBySVIDSPIRE: with an audience the machine shows the operator a JWT-SVID for it,
 // also at its second try.
-func TestCredentialBySVID(t *testing.T) {
+func TestCredentialBySVIDSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t)

@@ -4,8 +4,8 @@
 package guest_test
 
 import (
-	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,94 +32,64 @@ const (
 func TestEndOfAMachine(t *testing.T) {
 	t.Parallel()
 
-	const idle, job, grace, restart = 5 * time.Minute, 30 * time.Minute, 30 * time.Second, 5 * time.Second
-
-	type ending struct {
-		runner  string // run.sh
-		change  func(*machine)
-		drive   func(*testing.T, *machine, context.CancelFunc)
-		phase   api.Phase
-		reason  string
-		message string // part of it
-		phases  string
-	}
-
-	timeouts := func(m *machine) { m.cfg.IdleTimeout, m.cfg.JobTimeout = api.Duration(idle), api.Duration(job) }
-	cases := map[string]ending{
+	runEndings(t, map[string]ending{
 		"job done": {
-			runner: listens + runs + completes, phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Succeeded",
+			runner: listens + runs + completes, phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Succeeded", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"job done, although the runner exits with an error": {
-			runner: listens + runs + completes + "exit 1", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+			runner: listens + runs + completes + "exit 1", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"job failed: the machine has done its work": {
 			runner: listens + runs + `echo "Job build completed with result: Failed"`,
-			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Failed",
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Failed", result: "failure",
+		},
+		"job has issues": {
+			runner: listens + runs + `echo "Job build completed with result: SucceededWithIssues"`,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: SucceededWithIssues", result: "success",
+		},
+		"job is cancelled": {
+			runner: listens + runs + `echo "Job build completed with result: Canceled"`,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Canceled", result: "cancelled",
+		},
+		"job is skipped": {
+			runner: listens + runs + `echo "Job build completed with result: Skipped"`,
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Skipped", result: "skipped",
 		},
 		"the runner hangs after its job": {
 			runner: listens + runs + completes + stubborn,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, 2*time.Minute)
-				m.clock.fire(t, grace)
-			},
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+			fire:   []time.Duration{2 * time.Minute, grace},
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"no job comes": {
-			runner: listens + waits, change: timeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseListening)
-				m.clock.fire(t, idle)
-			},
+			runner: listens + waits, change: withTimeouts,
+			after: api.PhaseListening, fire: []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s", phases: "Started Configuring Listening Finished",
 		},
 		"the runner never gets online": {
-			runner: waits, change: timeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, idle)
-			},
+			runner: waits, change: withTimeouts,
+			fire:  []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
 		},
 		"a job that takes too long is cancelled": {
 			runner: `trap 'echo "Job build completed with result: Canceled"; exit 0' INT; ` + listens + runs + "while :; do sleep 0.02; done",
-			change: timeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				m.clock.fire(t, job)
-			},
+			change: withTimeouts,
+			after:  api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "30m0s", phases: "Started Configuring Listening Running Failed",
 		},
 		"a job that does not stop is killed": {
-			runner: listens + runs + stubborn, change: timeouts,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				m.clock.fire(t, job)
-				m.clock.fire(t, grace)
-			},
+			runner: listens + runs + stubborn, change: withTimeouts,
+			after: api.PhaseRunning, fire: []time.Duration{jobLimit, grace},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "more than",
 		},
 		"told to stop while idle": {
 			runner: listens + waits,
-			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseListening)
-				cancel()
-			},
+			after:  api.PhaseListening, stop: true,
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "told to stop",
 		},
 		"told to stop in a job": {
 			runner: listens + runs + stubborn,
-			drive: func(t *testing.T, m *machine, cancel context.CancelFunc) {
-				t.Helper()
-				m.waitPhase(t, api.PhaseRunning)
-				cancel()
-				m.clock.fire(t, grace)
-			},
+			after:  api.PhaseRunning, stop: true, fire: []time.Duration{grace},
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "told to stop",
 		},
 		"credential expired": {
@@ -158,29 +128,18 @@ func TestEndOfAMachine(t *testing.T) {
 		},
 		"a retryable error passes": {
 			runner: `[ -e tried ] || { touch tried; exit 2; }; ` + listens + runs + completes,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, restart)
-			},
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+			fire:   []time.Duration{restart},
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"an update is waited for": {
 			runner: `[ -e tried ] || { touch tried; exit 4; }; ` + listens + runs + completes,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				m.clock.fire(t, restart)
-			},
-			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded",
+			fire:   []time.Duration{restart},
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"a retryable error stays": {
 			runner: `echo "An error occurred: no such host"; exit 2`,
-			drive: func(t *testing.T, m *machine, _ context.CancelFunc) {
-				t.Helper()
-				for range 5 {
-					m.clock.fire(t, restart)
-				}
-			},
-			phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "no such host",
+			fire:   slices.Repeat([]time.Duration{restart}, 5),
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "no such host",
 		},
 		"run.sh restarts its listener for ever": {
 			runner: "trap 'exit 0' INT; while :; do echo 'An error occurred: refused'; echo 'Restarting runner...'; sleep 0.02; done",
@@ -201,60 +160,19 @@ func TestEndOfAMachine(t *testing.T) {
 			change: func(m *machine) { _ = os.Remove(m.path(runScript)); m.cfg.Runner.DownloadURL = "http://127.0.0.1:1/x" },
 			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "download_sha256 is missing",
 		},
-	}
-
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			m := newMachine(t)
-			m.write(t, runScript, tc.runner)
-			m.write(t, "/opt/actions-runner/.credentials", "left by the runner")
-			m.write(t, "/tmp/runner-work/left", "by the job")
-
-			if tc.change != nil {
-				tc.change(m)
-			}
-
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-
-			result := m.start(t, ctx)
-
-			if tc.drive != nil {
-				tc.drive(t, m, cancel)
-			}
-
-			got := m.end(t, result)
-			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
-				t.Errorf("ended with %s, %s, %q; want %s, %s, %q\n%s", got.Phase, got.Reason, got.Message, tc.phase, tc.reason, tc.message, m.log)
-			}
-
-			if tc.phases != "" && m.phases() != tc.phases {
-				t.Errorf("phases %q, want %q", m.phases(), tc.phases)
-			}
-		})
-	}
+	}, githubMachine)
 }
 
-// TestResultOfAJob: the last report has it in GitHub's word.
-func TestResultOfAJob(t *testing.T) {
-	t.Parallel()
+// githubMachine is one with what an earlier runner and job have left.
+func githubMachine(t *testing.T, script string) *machine {
+	t.Helper()
 
-	for said, want := range map[string]string{
-		"Succeeded": "success", "SucceededWithIssues": "success", "Failed": "failure", "Canceled": "cancelled", "Skipped": "skipped",
-	} {
-		t.Run(said, func(t *testing.T) {
-			t.Parallel()
+	m := newMachine(t)
+	m.write(t, runScript, script)
+	m.write(t, "/opt/actions-runner/.credentials", "left by the runner")
+	m.write(t, "/tmp/runner-work/left", "by the job")
 
-			m := newMachine(t)
-			m.write(t, runScript, listens+runs+`echo "Job build completed with result: `+said+`"`)
-
-			if got := m.end(t, m.start(t, t.Context())); got.Result != want || got.Message != "job build: "+said {
-				t.Errorf("%+v", got)
-			}
-		})
-	}
+	return m
 }
 
 // TestCredentialsReachTheRunnerByEnvironment looks at what the runner is given.
@@ -324,8 +242,6 @@ func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
 
 func TestRegistration(t *testing.T) {
 	t.Parallel()
-
-	const restart = 5 * time.Second
 
 	for name, tc := range map[string]struct {
 		script  string

@@ -23,15 +23,26 @@ import (
 
 const checkout = "../.."
 
-// made is the site of this checkout, made once for all tests, which only read it.
-var made = sync.OnceValues(func() (map[string][]byte, error) {
+// whole is the site of this checkout with its files.
+type whole struct {
+	*site
+
+	files map[string][]byte
+}
+
+func build() (whole, error) {
 	s, err := load(checkout, readers())
 	if err != nil {
-		return nil, err
+		return whole{}, err
 	}
 
-	return s.files()
-})
+	all, err := s.files()
+
+	return whole{s, all}, err
+}
+
+// made is made once for all tests, which only read it.
+var made = sync.OnceValues(build)
 
 func files(t *testing.T) map[string][]byte {
 	t.Helper()
@@ -41,7 +52,7 @@ func files(t *testing.T) map[string][]byte {
 		t.Fatal(err)
 	}
 
-	return out
+	return out.files
 }
 
 // Every link from README, CONTRIBUTING and docs to a page, a heading, a file, a line or a
@@ -49,12 +60,8 @@ func files(t *testing.T) map[string][]byte {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 
-	s, err := load(checkout, readers())
+	s, err := made()
 	if err != nil {
-		t.Fatal(err)
-	}
-
-	if _, err := s.files(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -350,17 +357,12 @@ func TestSearchIndex(t *testing.T) {
 func TestTheSameSourcesMakeTheSameBytes(t *testing.T) {
 	t.Parallel()
 
-	s, err := load(checkout, readers())
+	again, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	again, err := s.files()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if !maps.EqualFunc(again, files(t), bytes.Equal) {
+	if !maps.EqualFunc(again.files, files(t), bytes.Equal) {
 		t.Error("made twice, the site differs")
 	}
 }

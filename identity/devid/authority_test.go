@@ -37,7 +37,7 @@ type ca struct {
 	key  crypto.Signer
 }
 
-func (c ca) pem(t *testing.T) (certificate, key []byte) {
+func (c ca) pem(t testing.TB) (certificate, key []byte) {
 	t.Helper()
 
 	der, err := x509.MarshalPKCS8PrivateKey(c.key)
@@ -273,13 +273,9 @@ func TestLoad(t *testing.T) {
 func mustNew(t testing.TB, of ca) *devid.Authority {
 	t.Helper()
 
-	der, err := x509.MarshalPKCS8PrivateKey(of.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate, key := of.pem(t)
 
-	authority, err := devid.New(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: of.cert.Raw}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), now)
+	authority, err := devid.New(certificate, key, now)
 	if err != nil {
 		t.Fatal(err)
 	}

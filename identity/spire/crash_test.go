@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
 	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
 	"github.com/spiffe/spire-api-sdk/proto/spire/api/types"
 
@@ -70,7 +69,7 @@ const most = 16
 
 // An operator that ends after any of its calls leaves what its successor finds: never two
 // tokens worth anything, nothing that the sweep does not list, and in the end nothing.
-func TestOperatorEndsAfterAnyCall(t *testing.T) {
+func TestOperatorEndsAfterAnyCallSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
@@ -106,7 +105,7 @@ func TestOperatorEndsAfterAnyCall(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if got := left(t, server); len(got) != 0 {
+			if got := server.Known(t); len(got) != 0 {
 				t.Fatalf("%s after %d calls: left %q", method, calls, got)
 			}
 		}
@@ -122,37 +121,7 @@ func checkListed(t *testing.T, server *spiretest.Server, registry *spire.Registr
 		t.Fatal(err)
 	}
 
-	if got := left(t, server); len(got) > 0 && len(ids) != 1 {
+	if got := server.Known(t); len(got) > 0 && len(ids) != 1 {
 		t.Errorf("left of %s: %q, but listed is %v", id.Path(), got, ids)
-	}
-}
-
-// A token that was given up on, since its answer was lost, is worth nothing to whoever has it.
-func TestLostTokensAreUsedUp(t *testing.T) {
-	t.Parallel()
-
-	server := spiretest.Start(t)
-	registry := open(t, server)
-	claim := machine("claim-1")
-	agents := agentv1.NewAgentClient(server.Dial(t))
-
-	// As a call leaves it whose answer is lost.
-	lost, err := agents.CreateJoinToken(t.Context(), &agentv1.CreateJoinTokenRequest{
-		Ttl: 600, AgentId: &types.SPIFFEID{TrustDomain: server.TrustDomain, Path: claim.ID.Path()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	register(t, registry, claim)
-
-	late := server.Agent(t, lost.GetValue())
-
-	eventually(t, "the lost token is refused", func() bool {
-		return strings.Contains(late.Log(t), "join token does not exist or has already been used")
-	})
-
-	if agents, err := agents.CountAgents(t.Context(), &agentv1.CountAgentsRequest{}); err != nil || agents.GetCount() != 0 {
-		t.Errorf("agents = %v, %v", agents, err)
 	}
 }

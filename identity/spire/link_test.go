@@ -4,7 +4,6 @@
 package spire_test
 
 import (
-	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -23,7 +22,7 @@ import (
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-func TestKindsOfErrors(t *testing.T) {
+func TestKindsOfErrorsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
@@ -40,6 +39,13 @@ func TestKindsOfErrors(t *testing.T) {
 			o.Address, o.WorkloadAPI, o.Timeout = server.Address, "unix:///nowhere/agent.sock", time.Second
 		}, identity.Unavailable, "Workload API"},
 	}
+	odd := machine("claim-1")
+	odd.Method = "by-word-of-honour"
+
+	if _, err := open(t, server).Register(t.Context(), odd); !identity.Is(err, identity.Rejected) {
+		t.Errorf("register by a method that there is not = %v", err)
+	}
+
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +56,7 @@ func TestKindsOfErrors(t *testing.T) {
 			for call, err := range map[string]error{
 				"check":    registry.Check(t.Context()),
 				"register": func() error { _, err := registry.Register(t.Context(), machine("claim-9")); return err }(),
-				"verify":   func() error { _, err := registry.Verify(t.Context(), head(t)+".e30.c2ln", "x"); return err }(),
+				"verify":   func() error { _, err := registry.Verify(t.Context(), head+".e30.c2ln", "x"); return err }(),
 			} {
 				if !identity.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.words) || strings.Contains(err.Error(), token) {
 					t.Errorf("%s = %v, want %s with %q", call, err, tc.kind, tc.words)
@@ -71,15 +77,11 @@ func TestKindsOfErrors(t *testing.T) {
 	}
 }
 
-// head is the header of a JWT that names a key.
-func head(t *testing.T) string {
-	t.Helper()
-
-	return "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9" // {"alg":"ES256","kid":"key"}
-}
+// head is the header of a JWT that names a key: {"alg":"ES256","kid":"key"}.
+const head = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9"
 
 // A server that goes and comes back is found again by the same registry.
-func TestServerComesBack(t *testing.T) {
+func TestServerComesBackSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
@@ -108,13 +110,13 @@ func TestServerComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got := left(t, server); len(got) != 0 {
+	if got := server.Known(t); len(got) != 0 {
 		t.Errorf("left = %q", got)
 	}
 }
 
 // Over TLS with the operator's own SVID, which has to be an admin's.
-func TestOverTLS(t *testing.T) {
+func TestOverTLSSPIRE(t *testing.T) {
 	t.Parallel()
 
 	const admin, plain = "/hyperfleet/operator", "/somebody"
@@ -175,7 +177,7 @@ func agentOf(t *testing.T, server *spiretest.Server, path string) *spiretest.Age
 	return agent
 }
 
-func TestVerify(t *testing.T) { //nolint:tparallel // how often the server is asked is counted over all cases
+func TestVerifySPIRE(t *testing.T) { //nolint:tparallel // how often the server is asked is counted over all cases
 	t.Parallel()
 
 	server, stranger := spiretest.Start(t), spiretest.Start(t)
@@ -284,7 +286,7 @@ func TestSettings(t *testing.T) {
 }
 
 // By its device identity a machine has a node entry, and no token.
-func TestDeviceIdentity(t *testing.T) {
+func TestDeviceIdentitySPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
@@ -310,7 +312,7 @@ func TestDeviceIdentity(t *testing.T) {
 		t.Errorf("selector of node entry = %v", got)
 	}
 
-	if got := left(t, server); len(got) != 2 {
+	if got := server.Known(t); len(got) != 2 {
 		t.Errorf("entries = %q", got)
 	}
 
@@ -322,21 +324,7 @@ func TestDeviceIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got := left(t, server); len(got) != 0 {
+	if got := server.Known(t); len(got) != 0 {
 		t.Errorf("left = %q", got)
-	}
-}
-
-func TestErrorsAreOfTheBoundary(t *testing.T) {
-	t.Parallel()
-
-	server := spiretest.Start(t)
-	claim := machine("claim-1")
-	claim.Method = "by-word-of-honour"
-
-	_, err := open(t, server).Register(t.Context(), claim)
-
-	if known, ok := errors.AsType[*identity.Error](err); !ok || known.Kind != identity.Rejected {
-		t.Errorf("register = %v", err)
 	}
 }

@@ -9,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -23,7 +21,7 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
-	steps := []step.Step[*widget]{{Condition: "A", Run: func(ctx context.Context, w *widget) step.Result {
+	world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
 		if err := step.Save(ctx); err != nil {
 			return step.Fail(err)
@@ -34,11 +32,7 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 		}
 
 		return step.Done()
-	}}}
-
-	if _, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj); err != nil {
-		t.Fatal(err)
-	}
+	})
 
 	if got := world.read(t); !meta.IsStatusConditionTrue(got.Status.Conditions, step.Ready) || world.statusPatches != 2 {
 		t.Errorf("status = %+v after %d patches", got.Status, world.statusPatches)
@@ -50,28 +44,23 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 	t.Parallel()
 
-	start := fresh()
-	start.Finalizers = []string{finalizer}
-	world, obj := newWorld(t, start)
-
+	kept := fresh()
+	kept.Finalizers = []string{finalizer}
+	world, obj := newWorld(t, kept)
 	steps := []step.Step[*widget]{
-		{Condition: "A", Run: func(context.Context, *widget) step.Result { return step.Done() }},
+		{Condition: "A", Run: says(step.Done())},
 		{Condition: "B", Run: func(ctx context.Context, w *widget) step.Result {
 			result := step.Wait(0, "TooLate", "its time is up")
-			if err := step.SaveAs(ctx, result); err != nil {
-				return step.Fail(err)
-			}
-
-			if err := world.client.Delete(ctx, w); err != nil {
+			if err := errors.Join(step.SaveAs(ctx, result), world.client.Delete(ctx, w)); err != nil {
 				return step.Fail(err)
 			}
 
 			return result
 		}},
-		{Condition: "C", Run: func(context.Context, *widget) step.Result { return step.Done() }},
+		{Condition: "C", Run: says(step.Done())},
 	}
 
-	result, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
+	result, err := step.Run(t.Context(), world.runner, obj, steps, obj)
 	if err != nil || !result.IsZero() {
 		t.Errorf("Run() = %+v, %v", result, err)
 	}
@@ -86,9 +75,15 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 			t.Errorf("%s is %+v, want %s", condition, c, want)
 		}
 	}
+}
 
-	if err := step.SaveAs(t.Context(), step.Done()); !errors.Is(err, step.ErrOutsideStep) {
-		t.Errorf("SaveAs() outside a step = %v", err)
+func TestSaveOutsideAStep(t *testing.T) {
+	t.Parallel()
+
+	for _, err := range []error{step.Save(t.Context()), step.SaveAs(t.Context(), step.Done())} {
+		if !errors.Is(err, step.ErrOutsideStep) {
+			t.Errorf("saved: %v", err)
+		}
 	}
 }
 
@@ -96,15 +91,10 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
-	other := world.read(t)
-	other.Status.MachineID = "99"
-
-	if err := world.client.Status().Update(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	world.somebodyWrites(t, "99")
 
 	acted := false
-	steps := []step.Step[*widget]{{Condition: "A", Run: func(ctx context.Context, w *widget) step.Result {
+	after := world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
 		if err := step.Save(ctx); err != nil {
 			return step.Fail(err)
@@ -113,11 +103,10 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 		acted = true
 
 		return step.Done()
-	}}}
+	})
 
-	result, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
-	if err != nil || result.RequeueAfter <= 0 || acted {
-		t.Errorf("Run() = %v, %v, acted %v; want a quiet second try", result, err, acted)
+	if after <= 0 || acted {
+		t.Errorf("looked at again in %s, acted %v; want a quiet second try", after, acted)
 	}
 
 	if got := world.read(t).Status.MachineID; got != "99" {
@@ -125,11 +114,15 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 	}
 }
 
-func TestSaveOutsideAStep(t *testing.T) {
-	t.Parallel()
+// somebodyWrites gives the widget another machine, past the controller.
+func (w *world) somebodyWrites(t *testing.T, machine string) {
+	t.Helper()
 
-	if err := step.Save(t.Context()); !errors.Is(err, step.ErrOutsideStep) {
-		t.Errorf("Save() = %v", err)
+	other := w.read(t)
+	other.Status.MachineID = machine
+
+	if err := w.client.Status().Update(t.Context(), other); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -148,17 +141,15 @@ func TestFinalizeLetsGoOnlyWhenEverythingIsDone(t *testing.T) {
 	t.Parallel()
 
 	world, obj := deleted(t, finalizer, "other")
-	runner := &step.Runner{Client: world.client, Controller: "widget"}
 	steps := []step.Step[*[]string]{returns("Destroyed", step.Wait(time.Second, "Destroying", "VM 100 stops"))}
 
-	result, err := step.Finalize(t.Context(), runner, obj, finalizer, steps, new([]string))
+	result, err := step.Finalize(t.Context(), world.runner, obj, finalizer, steps, new([]string))
 	if err != nil || result.RequeueAfter != time.Second || len(world.read(t).Finalizers) != 2 {
 		t.Errorf("Finalize() = %v, %v with finalizers %v", result, err, world.read(t).Finalizers)
 	}
 
 	steps[0] = returns("Destroyed", step.Done())
-
-	if _, err := step.Finalize(t.Context(), runner, world.read(t), finalizer, steps, new([]string)); err != nil {
+	if _, err := step.Finalize(t.Context(), world.runner, world.read(t), finalizer, steps, new([]string)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -172,26 +163,10 @@ func TestFinalizeLetsGoOnlyWhenEverythingIsDone(t *testing.T) {
 	}
 
 	patches := world.patches
-	if _, err := step.Finalize(t.Context(), runner, got, finalizer, steps, new([]string)); err != nil || world.patches != patches {
+
+	_, err = step.Finalize(t.Context(), world.runner, got, finalizer, steps, new([]string))
+	if err != nil || world.patches != patches {
 		t.Errorf("a second Finalize did something: %v", err)
-	}
-}
-
-func TestFinalizeOfTheLastFinalizerEndsTheObject(t *testing.T) {
-	t.Parallel()
-
-	world, obj := deleted(t, finalizer)
-	steps := []step.Step[*[]string]{returns("Destroyed", step.Done())}
-
-	_, err := step.Finalize(t.Context(), &step.Runner{Client: world.client, Controller: "widget"},
-		obj, finalizer, steps, new([]string))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	err = world.client.Get(t.Context(), client.ObjectKeyFromObject(obj), &widget{})
-	if !apierrors.IsNotFound(err) {
-		t.Errorf("get = %v, want not found", err)
 	}
 }
 
@@ -201,8 +176,8 @@ func TestFinalizeKeepsTheFinalizerWhenTheStatusCannotBeWritten(t *testing.T) {
 	world, obj := deleted(t, finalizer, "other")
 	world.refuse = errBoom
 
-	_, err := step.Finalize(t.Context(), &step.Runner{Client: world.client, Controller: "widget"},
-		obj, finalizer, []step.Step[*[]string]{returns("Destroyed", step.Done())}, new([]string))
+	_, err := step.Finalize(t.Context(), world.runner, obj, finalizer,
+		[]step.Step[*[]string]{returns("Destroyed", step.Done())}, new([]string))
 	if !errors.Is(err, errBoom) || len(world.read(t).Finalizers) != 2 {
 		t.Errorf("err = %v, finalizers = %v", err, world.read(t).Finalizers)
 	}
@@ -212,10 +187,9 @@ func TestEnsureFinalizer(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
-	runner := &step.Runner{Client: world.client, Controller: "widget"}
 
 	for range 2 {
-		if err := step.EnsureFinalizer(t.Context(), runner, obj, finalizer); err != nil {
+		if err := step.EnsureFinalizer(t.Context(), world.runner, obj, finalizer); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -47,105 +47,75 @@ func said(w *widget) []string {
 	return out
 }
 
+// stopped are the conditions of a list of three whose second step has stopped it with a reason and a
+// message, beside what they say of its cause.
+func stopped(reason string, more ...string) []string {
+	out := append([]string{
+		"A=True Done", "B=False " + reason, "C=Unknown Pending an earlier step is not done",
+	}, more...)
+	slices.Sort(out)
+
+	return out
+}
+
+// notReady are the further conditions of an object that is not ready.
+func notReady(why, reason string) []string {
+	return []string{step.Ready + "=False " + reason, why + "=True " + reason}
+}
+
 func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 	t.Parallel()
 
 	full := errclass.New(errclass.Resource, "StorageFull", "clone: storage local is full")
 	cases := map[string]struct {
 		second step.Result
-		want   []string
-		result ctrl.Result
-		err    error
+		// all are the conditions of a list that is done; else it stopped with says, and the object
+		// is not ready for why.
+		all       []string
+		says, why string
+		result    ctrl.Result
+		err       error
 	}{
-		"all done": {
-			second: step.Done(),
-			want:   []string{"A=True Done", "B=True Done", "C=True Done", "Ready=True Ready"},
-		},
+		"all done": {second: step.Done(), all: []string{"A=True Done", "B=True Done", "C=True Done", "Ready=True Ready"}},
 		"done in other words": {
 			second: step.Done().WithReason("Placed", "on node pve1"),
-			want:   []string{"A=True Done", "B=True Placed on node pve1", "C=True Done", "Ready=True Ready"},
+			all:    []string{"A=True Done", "B=True Placed on node pve1", "C=True Done", "Ready=True Ready"},
+		},
+		"says more than its own condition": {
+			second: step.Done().Also("Insecure", metav1.ConditionTrue, "ByName", "TLS is not checked"),
+			all: []string{
+				"A=True Done", "B=True Done", "C=True Done", "Insecure=True ByName TLS is not checked", "Ready=True Ready",
+			},
 		},
 		"rests": {
 			second: step.Steady(time.Second, "Idle", "waits for a job"),
-			want: []string{
-				"A=True Done", "B=False Idle waits for a job", "C=Unknown Pending an earlier step is not done",
-				"Ready=True Idle waits for a job",
-			},
+			all:    stopped("Idle waits for a job", "Ready=True Idle waits for a job"),
 			result: ctrl.Result{RequeueAfter: time.Second},
 		},
 		"waits": {
-			second: step.Wait(time.Second, "Cloning", "task runs"),
-			want: []string{
-				"A=True Done", "B=False Cloning task runs", "C=Unknown Pending an earlier step is not done",
-				"Ready=False Cloning task runs", "Reconciling=True Cloning task runs",
-			},
+			second: step.Wait(time.Second, "Cloning", "task runs"), says: "Cloning task runs", why: "Reconciling",
 			result: ctrl.Result{RequeueAfter: time.Second},
 		},
-		"waits for an event": {
-			second: step.Wait(0, "Cloning", "task runs"),
-			want: []string{
-				"A=True Done", "B=False Cloning task runs", "C=Unknown Pending an earlier step is not done",
-				"Ready=False Cloning task runs", "Reconciling=True Cloning task runs",
-			},
-		},
 		"stalls": {
-			second: step.Stall("TemplateMissing", "make template 9000"),
-			want: []string{
-				"A=True Done", "B=False TemplateMissing make template 9000",
-				"C=Unknown Pending an earlier step is not done",
-				"Ready=False TemplateMissing make template 9000", "Stalled=True TemplateMissing make template 9000",
-			},
+			second: step.Stall("TemplateMissing", "make template 9000"), says: "TemplateMissing make template 9000", why: "Stalled",
 			result: ctrl.Result{RequeueAfter: time.Hour},
 		},
-		"fails": {
-			second: step.Fail(errBoom),
-			want: []string{
-				"A=True Done", "B=False Failed boom", "C=Unknown Pending an earlier step is not done",
-				"Ready=False Failed boom", "Reconciling=True Failed boom",
-			},
-			err: errBoom,
-		},
+		"fails": {second: step.Fail(errBoom), says: "Failed boom", why: "Reconciling", err: errBoom},
 		"fails with a reason of its own": {
-			second: step.Fail(fmt.Errorf("create: %w", full)),
-			want: []string{
-				"A=True Done", "B=False StorageFull create: clone: storage local is full",
-				"C=Unknown Pending an earlier step is not done",
-				"Ready=False StorageFull create: clone: storage local is full",
-				"Reconciling=True StorageFull create: clone: storage local is full",
-			},
-			err: full,
+			second: step.Fail(fmt.Errorf("create: %w", full)), err: full,
+			says: "StorageFull create: clone: storage local is full", why: "Reconciling",
 		},
 		"a resource error waits": {
-			second: step.ForError(full, time.Minute),
-			want: []string{
-				"A=True Done", "B=False StorageFull clone: storage local is full",
-				"C=Unknown Pending an earlier step is not done",
-				"Ready=False StorageFull clone: storage local is full",
-				"Reconciling=True StorageFull clone: storage local is full",
-			},
+			second: step.ForError(full, time.Minute), says: "StorageFull clone: storage local is full", why: "Reconciling",
 			result: ctrl.Result{RequeueAfter: time.Minute},
 		},
 		"a configuration error stalls": {
 			second: step.ForError(errclass.Wrap(errclass.Configuration, "BadURL", errBoom), time.Minute),
-			want: []string{
-				"A=True Done", "B=False BadURL boom", "C=Unknown Pending an earlier step is not done",
-				"Ready=False BadURL boom", "Stalled=True BadURL boom",
-			},
-			result: ctrl.Result{RequeueAfter: time.Hour},
+			says:   "BadURL boom", why: "Stalled", result: ctrl.Result{RequeueAfter: time.Hour},
 		},
 		"a reason the server would refuse is fixed": {
-			second: step.Stall("no room left!", "add disks"),
-			want: []string{
-				"A=True Done", "B=False NoRoomLeft add disks", "C=Unknown Pending an earlier step is not done",
-				"Ready=False NoRoomLeft add disks", "Stalled=True NoRoomLeft add disks",
-			},
+			second: step.Stall("no room left!", "add disks"), says: "NoRoomLeft add disks", why: "Stalled",
 			result: ctrl.Result{RequeueAfter: time.Hour},
-		},
-		"says more than its own condition": {
-			second: step.Done().Also("Insecure", metav1.ConditionTrue, "ByName", "TLS is not checked"),
-			want: []string{
-				"A=True Done", "B=True Done", "C=True Done", "Insecure=True ByName TLS is not checked", "Ready=True Ready",
-			},
 		},
 	}
 	for name, tc := range cases {
@@ -153,19 +123,20 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			t.Parallel()
 
 			world, obj := newWorld(t, fresh())
-			runner := &step.Runner{
-				Client: world.client, Controller: "widget", Resync: time.Hour, Clock: clocktesting.NewFakePassiveClock(start),
-			}
-			ran := []string{}
-			steps := []step.Step[*[]string]{returns("A", step.Done()), returns("B", tc.second), returns("C", step.Done())}
+			world.runner.Resync, world.runner.Clock = time.Hour, clocktesting.NewFakePassiveClock(start)
 
-			result, err := step.Run(t.Context(), runner, obj, steps, &ran)
+			want := tc.all
+			if want == nil {
+				want = stopped(tc.says, notReady(tc.why, tc.says)...)
+			}
+
+			_, result, err := world.steps(t, obj, returns("A", step.Done()), returns("B", tc.second), returns("C", step.Done()))
 			if result != tc.result || !errors.Is(err, tc.err) {
 				t.Errorf("Run() = %v, %v; want %v, %v", result, err, tc.result, tc.err)
 			}
 
 			got := world.read(t)
-			if diff := cmp.Diff(tc.want, said(got)); diff != "" {
+			if diff := cmp.Diff(want, said(got)); diff != "" {
 				t.Errorf("conditions (-want +got):\n%s", diff)
 			}
 
@@ -181,15 +152,22 @@ func TestNothingIsSentWhenNothingChanged(t *testing.T) {
 
 	world, obj := newWorld(t, fresh())
 	clock := clocktesting.NewFakePassiveClock(start)
-	runner := &step.Runner{Client: world.client, Controller: "widget", Clock: clock}
-	steps := []step.Step[*[]string]{returns("A", step.Done()), returns("B", step.Wait(time.Second, "Busy", "x"))}
+	world.runner.Clock = clock
+	// b passes over an object, and gives the condition B after it.
+	b := func(obj *widget, second step.Result) *metav1.Condition {
+		t.Helper()
 
-	for range 3 {
-		if _, err := step.Run(t.Context(), runner, obj, steps, new([]string)); err != nil {
+		if _, _, err := world.steps(t, obj, returns("A", step.Done()), returns("B", second)); err != nil {
 			t.Fatal(err)
 		}
 
+		return meta.FindStatusCondition(world.read(t).Status.Conditions, "B")
+	}
+
+	for range 3 {
+		b(obj, step.Wait(time.Second, "Busy", "x"))
 		clock.SetTime(clock.Now().Add(time.Hour))
+
 		obj = world.read(t)
 	}
 
@@ -197,24 +175,12 @@ func TestNothingIsSentWhenNothingChanged(t *testing.T) {
 		t.Errorf("%d patches, want 1", world.statusPatches)
 	}
 
-	steps[1] = returns("B", step.Wait(time.Second, "Busy", "y"))
-	if _, err := step.Run(t.Context(), runner, obj, steps, new([]string)); err != nil {
-		t.Fatal(err)
+	if got := b(obj, step.Wait(time.Second, "Busy", "y")); got.Message != "y" || !got.LastTransitionTime.Time.Equal(start) {
+		t.Errorf("B = %v, want message y and the transition of %v", got, start)
 	}
 
-	b := meta.FindStatusCondition(world.read(t).Status.Conditions, "B")
-	if b.Message != "y" || !b.LastTransitionTime.Time.Equal(start) {
-		t.Errorf("B = %v, want message y and the transition of %v", b, start)
-	}
-
-	steps[1] = returns("B", step.Done())
-	if _, err := step.Run(t.Context(), runner, world.read(t), steps, new([]string)); err != nil {
-		t.Fatal(err)
-	}
-
-	b = meta.FindStatusCondition(world.read(t).Status.Conditions, "B")
-	if !b.LastTransitionTime.Time.Equal(clock.Now()) {
-		t.Errorf("B changed at %v, want %v", b.LastTransitionTime, clock.Now())
+	if got := b(world.read(t), step.Done()); !got.LastTransitionTime.Time.Equal(clock.Now()) {
+		t.Errorf("B changed at %v, want %v", got.LastTransitionTime, clock.Now())
 	}
 }
 
@@ -222,55 +188,60 @@ func TestStepsNotReachedKeepWhatWasSaidOfThem(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
-	runner := &step.Runner{Client: world.client, Controller: "widget"}
-	done := []step.Step[*[]string]{returns("A", step.Done()), returns("B", step.Done())}
 
-	if _, err := step.Run(t.Context(), runner, obj, done, new([]string)); err != nil {
-		t.Fatal(err)
+	for generation, first := range []step.Result{step.Done(), step.Stall("Broken", "fix it")} {
+		obj.Generation = int64(3 + generation)
+
+		if _, _, err := world.steps(t, obj, returns("A", first), returns("B", step.Done())); err != nil {
+			t.Fatal(err)
+		}
+
+		obj = world.read(t)
 	}
 
-	obj = world.read(t)
-	obj.Generation = 4
-	done[0] = returns("A", step.Stall("Broken", "fix it"))
-
-	if _, err := step.Run(t.Context(), runner, obj, done, new([]string)); err != nil {
-		t.Fatal(err)
-	}
-
-	b := meta.FindStatusCondition(world.read(t).Status.Conditions, "B")
+	b := meta.FindStatusCondition(obj.Status.Conditions, "B")
 	if b.Status != metav1.ConditionTrue || b.ObservedGeneration != 3 {
 		t.Errorf("B = %v, want True as of generation 3", b)
 	}
 }
 
-func TestAPanicIsAFailureOfItsStep(t *testing.T) {
+// A step that panics, says nothing, or could not be named by metrics is a failure of that step.
+func TestMistakesOfStepsAreTheirFailures(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	steps := []step.Step[*[]string]{
-		{Condition: "A", Run: func(context.Context, *[]string) step.Result { panic("index out of range") }},
-		returns("B", step.Done()),
-	}
+	panics := func(context.Context, *[]string) step.Result { panic("no") }
+	for name, tc := range map[string]struct {
+		step step.Step[*[]string]
+		says string
+		want []string
+	}{
+		"a panic": {
+			step.Step[*[]string]{Condition: "A", Run: panics}, "run step A: panic: no",
+			append([]string{"A=False Panic run step A: panic: no", "B=Unknown Pending an earlier step is not done"},
+				notReady("Reconciling", "Panic run step A: panic: no")...),
+		},
+		"a panic without a condition": {
+			step.Step[*[]string]{Name: "Clone", Run: panics}, "run step Clone: panic",
+			append([]string{"B=Unknown Pending an earlier step is not done"},
+				notReady("Reconciling", "Panic run step Clone: panic: no")...),
+		},
+		"the zero result": {step: returns("A", step.Result{}), says: "zero result"},
+		"no name":         {step: returns("", step.Done()), says: "without condition and name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 
-	_, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, new([]string))
-	if err == nil || !strings.Contains(err.Error(), "run step A: panic: index out of range") {
-		t.Errorf("err = %v", err)
-	}
+			world, obj := newWorld(t, fresh())
 
-	if got := meta.FindStatusCondition(world.read(t).Status.Conditions, "A"); got.Reason != "Panic" {
-		t.Errorf("A = %v", got)
-	}
-}
+			_, _, err := world.steps(t, obj, tc.step, returns("B", step.Done()))
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("err = %v, want %q", err, tc.says)
+			}
 
-func TestTheZeroResultIsAFailure(t *testing.T) {
-	t.Parallel()
-
-	world, obj := newWorld(t, fresh())
-	steps := []step.Step[*[]string]{returns("A", step.Result{})}
-
-	_, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, new([]string))
-	if err == nil || !strings.Contains(err.Error(), "zero result") {
-		t.Errorf("err = %v", err)
+			if diff := cmp.Diff(tc.want, said(world.read(t))); tc.want != nil && diff != "" {
+				t.Errorf("conditions (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -288,9 +259,8 @@ func TestWritesThatFail(t *testing.T) {
 			refuse: apierrors.NewConflict(resource, "w", errBoom), step: step.Done(), again: true,
 		},
 		"a deleted object is fine":       {refuse: apierrors.NewNotFound(resource, "w"), step: step.Fail(errBoom)},
-		"another error is returned":      {refuse: errBoom, step: step.Done(), errs: []error{errBoom}},
 		"a step's conflict with a child": {step: step.Fail(apierrors.NewConflict(resource, "child", errBoom)), again: true},
-		"step and write fail, both are said": {
+		"another error is returned, beside that of the step": {
 			refuse: errBoom, step: step.Fail(context.DeadlineExceeded), errs: []error{errBoom, context.DeadlineExceeded},
 		},
 	}
@@ -301,8 +271,7 @@ func TestWritesThatFail(t *testing.T) {
 			world, obj := newWorld(t, fresh())
 			world.refuse = tc.refuse
 
-			result, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"},
-				obj, []step.Step[*[]string]{returns("A", tc.step)}, new([]string))
+			result, err := world.pass(t.Context(), obj, says(tc.step))
 			if again := result.RequeueAfter > 0; again != tc.again || (err != nil) != (len(tc.errs) > 0) {
 				t.Errorf("Run() = %v, %v", result, err)
 			}
@@ -321,15 +290,14 @@ func TestAnEndingProgramSaysNothingButKeepsFacts(t *testing.T) {
 
 	world, obj := newWorld(t, fresh())
 	ctx, cancel := context.WithCancel(t.Context())
-	steps := []step.Step[*widget]{{Condition: "A", Run: func(ctx context.Context, w *widget) step.Result {
+
+	_, err := world.pass(ctx, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
 
 		cancel()
 
 		return step.Fail(fmt.Errorf("clone: %w", ctx.Err()))
-	}}}
-
-	_, err := step.Run(ctx, &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
+	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v", err)
 	}
@@ -339,47 +307,21 @@ func TestAnEndingProgramSaysNothingButKeepsFacts(t *testing.T) {
 	}
 }
 
-func TestNamesOfStepsWithoutACondition(t *testing.T) {
-	t.Parallel()
-
-	world, obj := newWorld(t, fresh())
-	steps := []step.Step[*[]string]{{Name: "Clone", Run: clone}}
-
-	_, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, new([]string))
-	if err == nil || !strings.Contains(err.Error(), "run step Clone: panic") {
-		t.Errorf("err = %v", err)
-	}
-
-	want := []string{"Ready=False Panic run step Clone: panic: no", "Reconciling=True Panic run step Clone: panic: no"}
-	if diff := cmp.Diff(want, said(world.read(t))); diff != "" {
-		t.Errorf("conditions (-want +got):\n%s", diff)
-	}
-}
-
-func clone(context.Context, *[]string) step.Result { panic("no") }
-
 // A step that is not in the list of an object neither runs nor has a condition, reached or not.
 func TestStepsThatDoNotApply(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
-	runner := &step.Runner{Client: world.client, Controller: "widget"}
-
-	var ran []string
-
 	never, once := returns("Never", step.Done()), returns("Once", step.Done())
 	never.When = func(*[]string) bool { return false }
 	once.When = func(ran *[]string) bool { return len(*ran) == 1 } // an earlier step decides
 	later := never
 	later.Condition = "Later"
 
-	steps := []step.Step[*[]string]{never, returns("A", step.Done()), once, returns("B", step.Wait(time.Second, "Waiting", "")), later}
-	if _, err := step.Run(t.Context(), runner, obj, steps, &ran); err != nil {
-		t.Fatal(err)
-	}
-
-	if diff := cmp.Diff([]string{"A", "Once", "B"}, ran); diff != "" {
-		t.Errorf("ran (-want +got):\n%s", diff)
+	ran, _, err := world.steps(t, obj,
+		never, returns("A", step.Done()), once, returns("B", step.Wait(time.Second, "Waiting", "")), later)
+	if diff := cmp.Diff([]string{"A", "Once", "B"}, ran); err != nil || diff != "" {
+		t.Errorf("error %v; ran (-want +got):\n%s", err, diff)
 	}
 
 	want := []string{"A=True Done", "B=False Waiting", "Once=True Done", "Ready=False Waiting", "Reconciling=True Waiting"}

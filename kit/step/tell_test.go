@@ -259,16 +259,3 @@ func TestToldOfADeletion(t *testing.T) {
 		t.Errorf("finalizers %v", got)
 	}
 }
-
-// A step that metrics could not name is a mistake of the program.
-func TestAStepHasAName(t *testing.T) {
-	t.Parallel()
-
-	world, obj := newWorld(t, fresh())
-	steps := []step.Step[*widget]{{Run: func(context.Context, *widget) step.Result { return step.Done() }}}
-
-	_, err := step.Run(t.Context(), &step.Runner{Client: world.client, Controller: "widget"}, obj, steps, obj)
-	if err == nil || !strings.Contains(err.Error(), "without condition and name") {
-		t.Errorf("err = %v", err)
-	}
-}

@@ -11,9 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -44,8 +47,9 @@ func (w *widget) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// world is an API server with one widget, which counts and may refuse writes.
+// world is an API server with one widget, which counts and may refuse writes, and a controller.
 type world struct {
+	runner        *step.Runner
 	client        client.Client
 	statusPatches int
 	// lastPatch is the last of them.
@@ -88,9 +92,39 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 			},
 		}).Build()
 
-	obj := out.read(t)
+	out.runner = &step.Runner{Client: out.client, Controller: "widget"}
 
-	return out, obj
+	return out, out.read(t)
+}
+
+// pass makes a pass with one step over an object, whose error it returns.
+func (w *world) pass(
+	ctx context.Context, obj *widget, run func(context.Context, *widget) step.Result,
+) (ctrl.Result, error) {
+	return step.Run(ctx, w.runner, obj, []step.Step[*widget]{{Condition: "A", Run: run}}, obj)
+}
+
+// after makes a pass that does not fail, and gives how soon it is looked at again.
+func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widget) step.Result) time.Duration {
+	t.Helper()
+
+	result, err := w.pass(t.Context(), obj, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return result.RequeueAfter
+}
+
+// steps runs a list on an object and gives what ran.
+func (w *world) steps(t *testing.T, obj *widget, list ...step.Step[*[]string]) ([]string, ctrl.Result, error) {
+	t.Helper()
+
+	var ran []string
+
+	result, err := step.Run(t.Context(), w.runner, obj, list, &ran)
+
+	return ran, result, err
 }
 
 // read gets the widget as the server has it.

@@ -59,7 +59,7 @@ func settingsSpec(environ ...string) *strictyaml.Spec[settings] {
 const head = "apiVersion: config.test/v1\nkind: Settings\n"
 
 // loadSettings loads with the file's text, where there is one, and the arguments.
-func loadSettings(t *testing.T, s *strictyaml.Spec[settings], file string, args ...string) (*settings, error) {
+func loadSettings[T any](t *testing.T, s *strictyaml.Spec[T], file string, args ...string) (*T, error) {
 	t.Helper()
 
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -68,7 +68,7 @@ func loadSettings(t *testing.T, s *strictyaml.Spec[settings], file string, args 
 	}
 
 	if file != "" {
-		path := filepath.Join(t.TempDir(), "config.yaml")
+		path := filepath.Join(t.TempDir(), "c.yaml")
 		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -160,18 +160,18 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		want    []string
 	}{
 		"unknown key, nearest named": {
-			file: head + "log: {leve: DEBUG}", want: []string{"config.yaml:3:7: log.leve: unknown field (did you mean level?)"},
+			file: head + "log: {leve: DEBUG}", want: []string{"c.yaml:3:7: log.leve: unknown field (did you mean level?)"},
 		},
-		"unknown key, nothing near": {file: head + "telemetry: 1", want: []string{"config.yaml:3:1: telemetry: unknown field"}},
+		"unknown key, nothing near": {file: head + "telemetry: 1", want: []string{"c.yaml:3:1: telemetry: unknown field"}},
 		"key in another case":       {file: head + "OwnerUid: x", want: []string{"OwnerUid: unknown field (did you mean ownerUID?)"}},
 		"unknown variable": {
 			environ: []string{"HYPERFLEET_LOG_LEVE=x"},
 			want:    []string{"env HYPERFLEET_LOG_LEVE: unknown variable (did you mean HYPERFLEET_LOG_LEVEL?)"},
 		},
 		"unknown flag":              {args: []string{"--nope"}, want: []string{"unknown flag: --nope"}},
-		"no apiVersion and no kind": {file: "ownerUID: x", want: []string{"config.yaml:1:1: apiVersion is missing: want config.test/v1", "kind is missing"}},
+		"no apiVersion and no kind": {file: "ownerUID: x", want: []string{"c.yaml:1:1: apiVersion is missing: want config.test/v1", "kind is missing"}},
 		"another version": {
-			file: "apiVersion: config.test/v2\nkind: Settings", want: []string{`config.yaml:1:13: apiVersion: is "config.test/v2", want config.test/v1`},
+			file: "apiVersion: config.test/v2\nkind: Settings", want: []string{`c.yaml:1:13: apiVersion: is "config.test/v2", want config.test/v1`},
 		},
 		"a duration without a unit": {
 			file: head + "leaderElection: {retryPeriod: 30}", want: []string{"leaderElection.retryPeriod: is 30, want a duration such as 30s"},
@@ -180,20 +180,15 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"a text for a list":      {file: head + "areas: runners", want: []string{`areas: is "runners", want a list`}},
 		"a list for a map":       {file: head + "binaries: [a]", want: []string{"binaries: is a list, want a mapping of keys to values"}},
 		"a fraction for a whole": {file: head + "leaderElection: {replicas: 1.5}", want: []string{"leaderElection.replicas: is 1.5, want a whole number"}},
-		"a number too large":     {file: head + "leaderElection: {small: 3000000000}", want: []string{"leaderElection.small: is 3000000000, want a whole number"}},
 		"a value for a group":    {file: head + "log: DEBUG", want: []string{`log: is "DEBUG", want a mapping`}},
 		"a bad variable": {
 			environ: []string{"HYPERFLEET_LEADER_ELECTION_ENABLED=maybe"},
 			want:    []string{`env HYPERFLEET_LEADER_ELECTION_ENABLED: leaderElection.enabled: "maybe": want true or false`},
 		},
-		"a bad map":         {environ: []string{"HYPERFLEET_BINARIES=x64"}, want: []string{`"x64": want a map of texts`}},
-		"a bad flag":        {args: []string{"--leader-election-retry-period=soon"}, want: []string{`"soon": want a duration`}},
-		"not YAML":          {file: "a: [", want: []string{"not YAML"}},
-		"a key given twice": {file: head + "ownerUID: a\nownerUID: b", want: []string{"key ownerUID is there twice, first in line 3"}},
-		"two documents":     {file: head + "---\n" + head, want: []string{"a second document"}},
-		"not a map":         {file: "- a", want: []string{"is a list, want a mapping"}},
-		"too large":         {file: head + "#" + strings.Repeat("x", 4<<20), want: []string{"larger than 4194304 bytes"}},
-		"no such file":      {args: []string{"--config=/no/such.yaml"}, want: []string{"/no/such.yaml: open /no/such.yaml: no such file"}},
+		"a bad map":    {environ: []string{"HYPERFLEET_BINARIES=x64"}, want: []string{`"x64": want a map of texts`}},
+		"a bad flag":   {args: []string{"--leader-election-retry-period=soon"}, want: []string{`"soon": want a duration`}},
+		"too large":    {file: head + "#" + strings.Repeat("x", 4<<20), want: []string{"larger than 4194304 bytes"}},
+		"no such file": {args: []string{"--config=/no/such.yaml"}, want: []string{"/no/such.yaml: open /no/such.yaml: no such file"}},
 		"all at once": {
 			file: head + "areas: x\nlgo: {}", environ: []string{"HYPERFLEET_AREA=1"},
 			want: []string{`areas: is "x", want a list`, "lgo: unknown field (did you mean log?)", "env HYPERFLEET_AREA: unknown variable (did you mean HYPERFLEET_AREAS?)"},
@@ -239,7 +234,7 @@ func TestValidate(t *testing.T) {
 	}
 
 	_, err := loadSettings(t, s, head+"log: {level: LOUD}")
-	if err == nil || !strings.HasSuffix(err.Error(), `config.yaml:3:14: log.level: "LOUD" is not a level`) {
+	if err == nil || !strings.HasSuffix(err.Error(), `c.yaml:3:14: log.level: "LOUD" is not a level`) {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -288,7 +283,7 @@ func TestNamesOfFlags(t *testing.T) {
 }
 
 // run runs the config command and returns what it prints.
-func run(t *testing.T, s *strictyaml.Spec[settings], args ...string) (string, error) {
+func run[T any](t *testing.T, s *strictyaml.Spec[T], args ...string) (string, error) {
 	t.Helper()
 
 	cmd, err := s.Command()

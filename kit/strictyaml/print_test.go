@@ -4,7 +4,6 @@
 package strictyaml_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,17 +25,8 @@ func TestPrintSaysFromWhere(t *testing.T) {
 		Default: program{Name: "default", Rate: 1}, Environ: func() []string { return []string{"HYPERFLEET_RATE=2"} },
 	}
 
-	cmd, err := spec.Command()
+	out, err := run(t, &spec, "print", "--config", file, "--framework-version", "v2")
 	if err != nil {
-		t.Fatal(err)
-	}
-
-	var out bytes.Buffer
-
-	cmd.SetOut(&out)
-	cmd.SetArgs([]string{"print", "--config", file, "--framework-version", "v2"})
-
-	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -44,8 +34,8 @@ func TestPrintSaysFromWhere(t *testing.T) {
 		"name: default\n", "rate: 2 # env HYPERFLEET_RATE\n", "debug: true # file " + file + "\n",
 		"names: # file " + file + "\n", "frameworkVersion: v2 # flag --framework-version\n",
 	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("it does not print %q:\n%s", want, &out)
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not print %q:\n%s", want, out)
 		}
 	}
 }

@@ -395,8 +395,9 @@ func TestTheReceiverIsAway(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 
 	for name, address := range map[string]string{
-		"grpc nobody": nobody, "http/protobuf nobody": nobody,
-		"grpc silent": listener.Addr().String(), "http/protobuf silent": listener.Addr().String(),
+		// Who is not there by gRPC is told of as who is not trusted: TestTheReceiverHasACertificate.
+		"http/protobuf nobody": nobody,
+		"grpc silent":          listener.Addr().String(), "http/protobuf silent": listener.Addr().String(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			protocol, _, _ := strings.Cut(name, " ")

@@ -20,7 +20,9 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
 	bundlev1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/bundle/v1"
+	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
 	"github.com/spiffe/spire-api-sdk/proto/spire/api/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -298,6 +300,34 @@ func (s *Server) bundle(ctx context.Context) (*types.Bundle, error) {
 	}
 
 	return bundle, nil
+}
+
+// Known is all that the server knows: entries and agents, by the paths of their SPIFFE IDs.
+func (s *Server) Known(t testing.TB) []string {
+	t.Helper()
+
+	conn := s.Dial(t)
+
+	entries, err := entryv1.NewEntryClient(conn).ListEntries(t.Context(), &entryv1.ListEntriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	agents, err := agentv1.NewAgentClient(conn).ListAgents(t.Context(), &agentv1.ListAgentsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var out []string
+	for _, entry := range entries.GetEntries() {
+		out = append(out, "entry "+entry.GetSpiffeId().GetPath())
+	}
+
+	for _, agent := range agents.GetAgents() {
+		out = append(out, "agent "+agent.GetId().GetPath())
+	}
+
+	return out
 }
 
 // Bundle gives the authorities of X.509-SVIDs in PEM.

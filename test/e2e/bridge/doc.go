@@ -7,6 +7,6 @@
 // (make e2e-bridge).
 //
 // The operator is also killed with SIGKILL before and after everything that it writes. No
-// object is made twice then, and none is left. HyperShift refuses clusters, and gives its
-// ignition another token: what it says is told, and what follows from it goes on.
+// object is made twice then, and none is left. What HyperShift refuses, and what else may go
+// wrong, the area's own tests have (bridge).
 package bridge

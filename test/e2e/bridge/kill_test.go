@@ -116,6 +116,10 @@ func (w *world) version(bridge *v1alpha1.DPFHCPBridge) string {
 	first, _ := history[0].(map[string]any)
 	version, _ := first["version"].(string)
 
+	if first["state"] != "Completed" {
+		return ""
+	}
+
 	return version
 }
 

@@ -12,11 +12,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	hcp "github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
@@ -31,13 +32,26 @@ var patterns = []struct {
 
 // The three patterns come up, are upgraded, and go, side by side.
 func TestPatterns(t *testing.T) {
-	w := runWorld(t)
+	w := newWorld(t, nil)
+	w.start(env.ServiceAccount(t, system, account))
 	// Production's address is of a pool that is there, staging's is of none.
 	w.pool("production", "192.168.1.96/28")
 
 	bridges := []*v1alpha1.DPFHCPBridge{}
 	for _, pattern := range patterns {
-		bridges = append(bridges, w.sample(pattern.file))
+		bridges = append(bridges, w.prepare(pattern.file))
+	}
+
+	// A person has brought back a key of etcd's, which is theirs.
+	key := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: hcp.EncryptionKeyName(bridges[0].Name)},
+		Data:       map[string][]byte{hcp.EncryptionKeyKey: bytes.Repeat([]byte("k"), 32)},
+	}
+	w.theirs = []string{key.Name}
+	w.create(key)
+
+	for _, bridge := range bridges {
+		w.create(bridge)
 	}
 
 	for i, pattern := range patterns {
@@ -59,6 +73,10 @@ func TestPatterns(t *testing.T) {
 	for i, pattern := range patterns {
 		w.remove(bridges[i])
 		w.sayf("%s: gone, with all that was made for it", pattern.name)
+	}
+
+	if !w.look(key) {
+		t.Errorf("Secret %s was a person's, and went with the bridge", key.Name)
 	}
 }
 
@@ -133,99 +151,7 @@ func (w *world) upgraded(bridge *v1alpha1.DPFHCPBridge, version string) {
 
 	w.becomes(bridge, v1alpha1.PhaseReady)
 
-	cluster := object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)
-	w.look(cluster)
-
-	history, _, _ := unstructured.NestedSlice(cluster.Object, "status", "controlPlaneVersion", "history")
-	if first, _ := history[0].(map[string]any); first["version"] != version || first["state"] != "Completed" {
-		w.t.Errorf("%s is Ready while the control plane's version is %v", bridge.Name, history[0])
+	if got := w.version(bridge); got != version {
+		w.t.Errorf("%s is Ready while the control plane's version is %q", bridge.Name, got)
 	}
-}
-
-// An address that somebody takes after the bridge was made: it is told, and fixed when it
-// is free.
-func TestAddressTakenLater(t *testing.T) {
-	w := runWorld(t)
-	w.pool("production", "192.168.1.96/28")
-
-	// Another Service has the address before MetalLB gives it to the control plane.
-	w.sim.SetFaults(hypershift.Fault{Kind: hypershift.NoAddress, Cluster: "prod-cluster"})
-
-	bridge := w.sample("dpfhcpbridge-production.yaml")
-	w.eventually("the control plane has a Service", func() bool {
-		cluster := object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)
-		namespace := hypershift.ControlPlaneNamespace(bridge.Namespace, bridge.Name)
-
-		return w.look(cluster) && env.Client.Get(t.Context(), types.NamespacedName{
-			Namespace: namespace, Name: "kube-apiserver",
-		}, &corev1.Service{}) == nil
-	})
-
-	thief := &corev1.Service{Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}},
-	}}
-	thief.Namespace, thief.Name = w.dpf, "thief"
-	thief.Annotations = map[string]string{"metallb.io/loadBalancerIPs": "192.168.1.100"}
-	w.create(thief)
-	w.eventually("the thief has the address", func() bool { return w.look(thief) && len(thief.Status.LoadBalancer.Ingress) > 0 })
-
-	w.sim.SetFaults()
-	w.reports(bridge, v1alpha1.ConditionServiceExposureReady, "False "+v1alpha1.ReasonVIPConflict)
-	w.sayf("address taken later: %s", "False VIPConflict")
-
-	w.delete(thief)
-	w.becomes(bridge, v1alpha1.PhaseReady)
-	w.check(bridge, "192.168.1.100")
-	w.sayf("address free again: Ready")
-	w.remove(bridge)
-}
-
-// A HostedCluster that is deleted behind the bridge's back is told, and not made anew.
-func TestDeletedBehindOurBack(t *testing.T) {
-	w := runWorld(t)
-	bridge := w.sample("dpfhcpbridge-development.yaml")
-	w.becomes(bridge, v1alpha1.PhaseReady)
-
-	at := types.NamespacedName{Namespace: bridge.Namespace, Name: bridge.Name}
-	if err := w.sim.DeleteHostedCluster(t.Context(), at); err != nil {
-		t.Fatal(err)
-	}
-
-	w.reports(bridge, v1alpha1.ConditionHostedClusterCreated, "False "+v1alpha1.ReasonDeleted)
-	w.becomes(bridge, v1alpha1.PhaseFailed)
-	w.eventually("the cluster is gone", func() bool {
-		return !w.look(object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name))
-	})
-
-	// Another pass changes nothing of it.
-	w.patch(bridge, `{"spec":{"clusterType":"dpf-other"}}`)
-	w.becomes(bridge, v1alpha1.PhaseFailed)
-
-	if w.look(object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)) {
-		t.Error("a cluster whose data is gone was made anew")
-	}
-
-	w.sayf("HostedCluster deleted by hand: Failed, Deleted, not made anew")
-	w.remove(bridge)
-}
-
-// A DPUCluster that is not ready any more after the bridge was.
-func TestDPUClusterNotReadyAfterReady(t *testing.T) {
-	w := runWorld(t)
-	bridge := w.sample("dpfhcpbridge-development.yaml")
-	w.becomes(bridge, v1alpha1.PhaseReady)
-
-	w.dpus(bridge, "NotReady")
-	w.reports(bridge, v1alpha1.ConditionDPUClusterValid, "False "+v1alpha1.ReasonNotReady)
-	w.reports(bridge, v1alpha1.ConditionReady, "False "+v1alpha1.ReasonValidationFailed)
-
-	if !w.look(object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)) {
-		t.Error("the HostedCluster was taken away")
-	}
-
-	w.sayf("DPUCluster NotReady: told, %s", bridge.Status.Phase)
-	w.dpus(bridge, "Ready")
-	w.becomes(bridge, v1alpha1.PhaseReady)
-	w.sayf("DPUCluster Ready: Ready again")
-	w.remove(bridge)
 }

@@ -17,9 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -101,16 +99,6 @@ func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Opt
 
 	w.writeConfig(hosted != nil)
 	t.Cleanup(w.end)
-
-	return w
-}
-
-// runWorld is a world whose operator runs.
-func runWorld(t testing.TB, changes ...func(*hypershift.Options)) *world {
-	t.Helper()
-
-	w := newWorld(t, nil, changes...)
-	w.start(env.ServiceAccount(t, system, account))
 
 	return w
 }
@@ -285,19 +273,13 @@ func (w *world) prepare(file string) *v1alpha1.DPFHCPBridge {
 	bridge.Namespace = w.namespace
 	bridge.Spec.DPUClusterRef.Namespace = w.dpf
 	bridge.Spec.OCPReleaseImage = w.image(tag)
-	w.dpus(bridge, "Ready")
 
-	return bridge
-}
-
-// dpus has the bridge's DPUCluster be in a phase.
-func (w *world) dpus(bridge *v1alpha1.DPFHCPBridge, phase string) {
-	w.t.Helper()
-
-	at := types.NamespacedName{Namespace: bridge.Spec.DPUClusterRef.Namespace, Name: bridge.Spec.DPUClusterRef.Name}
-	if err := w.sim.SetDPUCluster(w.t.Context(), at, hypershift.DPUState{Phase: phase}); err != nil {
+	at := types.NamespacedName{Namespace: w.dpf, Name: bridge.Spec.DPUClusterRef.Name}
+	if err := w.sim.SetDPUCluster(w.t.Context(), at, hypershift.DPUState{Phase: "Ready"}); err != nil {
 		w.t.Fatal(err)
 	}
+
+	return bridge
 }
 
 // pool gives MetalLB addresses.
@@ -352,31 +334,11 @@ func (w *world) becomes(bridge *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBrid
 	})
 }
 
-// reports waits for a condition: "STATUS REASON".
-func (w *world) reports(bridge *v1alpha1.DPFHCPBridge, kind, want string) {
-	w.t.Helper()
-
-	w.eventually(fmt.Sprintf("%s reports %s %s", bridge.Name, kind, want), func() bool {
-		if !w.look(bridge) {
-			return false
-		}
-
-		c := meta.FindStatusCondition(bridge.Status.Conditions, kind)
-
-		return c != nil && string(c.Status)+" "+c.Reason == want
-	})
-}
-
 // upgrade asks for another release.
 func (w *world) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
 	w.t.Helper()
-	w.patch(bridge, fmt.Sprintf(`{"spec":{"ocpReleaseImage":%q}}`, w.image(tag)))
-}
-
-func (w *world) patch(object client.Object, patch string) {
-	w.t.Helper()
-
-	if err := env.Client.Patch(w.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+	patch := fmt.Appendf(nil, `{"spec":{"ocpReleaseImage":%q}}`, w.image(tag))
+	if err := env.Client.Patch(w.t.Context(), bridge, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -387,18 +349,8 @@ func (w *world) remove(bridge *v1alpha1.DPFHCPBridge) {
 	w.delete(bridge)
 	w.eventually(bridge.Name+" is gone", func() bool { return !w.look(bridge) })
 
-	var left []string
-
-	w.eventually("nothing is left of "+bridge.Name, func() bool {
-		left = w.left(bridge)
-
-		// What HyperShift's cluster owned is collected after it.
-		return !slices.ContainsFunc(left, func(o string) bool {
-			return !strings.HasSuffix(o, "-admin-kubeconfig") &&
-				!strings.HasSuffix(o, "-kubeadmin-password")
-		})
-	})
-	w.eventually("what HyperShift made is collected", func() bool { return len(w.left(bridge)) == 0 })
+	// What HyperShift's cluster owned is collected after it.
+	w.eventually("nothing is left of "+bridge.Name, func() bool { return len(w.left(bridge)) == 0 })
 }
 
 // left are the objects of a bridge that are there.
@@ -484,16 +436,4 @@ func (w *world) address(bridge *v1alpha1.DPFHCPBridge) string {
 	}
 
 	return address.String()
-}
-
-// told says whether an event of the world's bridges has a word.
-func (w *world) told(word string) bool {
-	w.t.Helper()
-
-	var all eventsv1.EventList
-	if err := env.Client.List(w.t.Context(), &all, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
-
-	return slices.ContainsFunc(all.Items, func(e eventsv1.Event) bool { return strings.Contains(e.Note, word) })
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -17,29 +16,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/scaleway"
 	"github.com/hyperfleet/hyperfleet/test/progress"
 )
-
-func splitAddress(t testing.TB, address string) (string, int32) {
-	t.Helper()
-
-	host, text, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	port, err := strconv.ParseInt(text, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return host, int32(port)
-}
 
 // Two fleets, eight Macs and a Linux host behind OpenSSH, through all that changes in the
 // life of a fleet.
@@ -70,15 +52,9 @@ func TestFleets(t *testing.T) {
 
 	w.probe = "15s" // asking all hosts takes seconds itself
 	tell("parts lost by hand: %s", w.lost(fixed))
-	tell("console session lost: %s", w.loggedOut(fixed))
 	w.probe = ""
 
-	for i := range 2 {
-		next := configuration{kubelet: strconv.Itoa(4 + i), egress: fmt.Sprintf("10.2%d.0.0/16", 4+i)}
-		tell("operator killed in the middle of a push: %s", w.killed(next))
-	}
-
-	tell("macOS update: %s", w.macOS("15.3.1"))
+	tell("operator killed in the middle of a push: %s", w.killed(configuration{kubelet: "4", egress: "10.24.0.0/16"}))
 
 	w.noSecrets()
 	tell("no credential in status, events and log")
@@ -86,11 +62,6 @@ func TestFleets(t *testing.T) {
 	if unknown := w.site.unknown(); len(unknown) > 0 {
 		t.Errorf("hosts were asked for what they do not know: %v", unknown)
 	}
-
-	w.scaled()
-	tell("one Mac more was ordered and had its first boot, and is given back")
-
-	tell("a Node whose drain hangs, operator killed: %s", w.drained("mac-01"))
 
 	w.givenBack()
 	tell("given back: servers of the pool wiped and with their old names, ordered ones wiped and to be deleted")
@@ -345,60 +316,6 @@ func (w *world) lost(to configuration) string {
 	return fmt.Sprintf("hosts diff --probe names the firewalls of %d of %d hosts, and the next operator brings them back", len(away), len(found))
 }
 
-// pause has a fleet's hosts be pushed nothing, or what is due again.
-func (w *world) pause(name string, paused bool) {
-	w.t.Helper()
-
-	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%t}}`, paused))
-	if err := env.Client.Patch(w.t.Context(), w.fleet(name), patch); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// loggedOut ends the console session of a Mac, from which alone machines run. While its fleet
-// is paused, the host says so and starts none; after that it has its session and machines again.
-func (w *world) loggedOut(to configuration) string {
-	w.t.Helper()
-
-	const guest = "after-logout"
-
-	name, id := w.macs()[0].Name, w.macs()[0].Status.ServerID
-	host, user := w.site.host(id), w.site.host(id).Read("/sim/run/session")
-	before := len(host.Machines(w.t.Context()))
-
-	w.pause("macs", true)
-
-	if err := host.Logout(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
-
-	if _, err := host.Exec(w.t.Context(), "touch /sim/machines/"+guest); err != nil {
-		w.t.Fatal(err)
-	}
-
-	w.eventually(name+" says that its console session is lost", func() bool {
-		status := w.statuses()[id]
-
-		return slices.Contains(status.LostParts, "console") && slices.Contains(status.LostParts, "launchd") &&
-			apimeta.IsStatusConditionFalse(status.Conditions, infrav1.ConditionConverged)
-	})
-
-	if one := w.diff(name)[name]; !slices.Contains(one.Lost, "console") || one.Action != "Repair" {
-		w.t.Errorf("hosts diff says of %s %+v", name, one)
-	}
-
-	w.holds(2*time.Second, "no machine runs without a session", func() bool { return len(host.Machines(w.t.Context())) == 0 })
-
-	w.pause("macs", false)
-	w.eventually(name+" has its session and its machines again", func() bool {
-		return host.Read("/sim/run/session") == user && host.Machines(w.t.Context())[guest] != "" &&
-			len(w.statuses()[id].LostParts) == 0 && w.converged(to)
-	})
-
-	return fmt.Sprintf("%d of the host's machines ended with it, none is started while the host says that it is lost; back again, it has %d",
-		before, len(host.Machines(w.t.Context())))
-}
-
 // givenBack deletes all hosts.
 func (w *world) givenBack() {
 	w.t.Helper()
@@ -409,7 +326,8 @@ func (w *world) givenBack() {
 		}
 	}
 
-	w.leaves("all hosts are given back", func() bool { return len(w.macs()) == 0 && w.linuxes() == 0 })
+	// What its status says of a host is not on its disk while it is given back.
+	w.wait("all hosts are given back", func() bool { return len(w.macs()) == 0 && w.linuxes() == 0 }, func() {})
 
 	if left := w.site.host(rack).Read(credential); left != "" {
 		w.t.Error("the Linux host has its credential still")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,8 +40,10 @@ const (
 	patience = 8 * time.Minute
 	lookAt   = 100 * time.Millisecond
 
-	macs           = 8
-	adopted        = 2
+	macs    = 8
+	adopted = 2
+	// credential is what a Linux host joins its cluster with.
+	credential     = "/etc/hyperfleet/kubeconfig"
 	poolPrefix     = "pool-"
 	maxUnavailable = 3
 
@@ -167,18 +170,29 @@ func selector(key string) infrav1.LocalSecretKeySelector {
 	return infrav1.LocalSecretKeySelector{Name: "hosts", Key: key}
 }
 
-// fleets makes the two fleets and their hosts.
+// fleets makes the two fleets and their hosts. The Linux hosts' cluster is the tests' API server.
 func (w *world) fleets() {
-	for name, kind := range map[string]string{"macs": "ScalewayAppleSiliconMachine", "racks": "LinuxMachine"} {
-		w.create(&infrav1.HostFleet{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: infrav1.HostFleetSpec{HostKind: kind, Rollout: infrav1.HostRollout{
-				MaxUnavailable: new(intstr.FromInt32(maxUnavailable)), Canary: new(int32(1)), FailureThreshold: 1,
-			}},
-		})
+	nodes := infrav1.LocalSecretKeySelector{Name: "nodes", Key: "kubeconfig"}
+
+	data, err := os.ReadFile(env.Kubeconfig(w.t, env.Config))
+	if err != nil {
+		w.t.Fatal(err)
 	}
 
-	w.credentials("racks")
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: nodes.Name}, Data: map[string][]byte{nodes.Key: data}})
+
+	for kind, fleet := range map[string]*infrav1.HostFleet{
+		"ScalewayAppleSiliconMachine": {ObjectMeta: metav1.ObjectMeta{Name: "macs"}},
+		"LinuxMachine": {
+			ObjectMeta: metav1.ObjectMeta{Name: "racks"},
+			Spec:       infrav1.HostFleetSpec{NodeCredentials: &infrav1.HostNodeCredentials{KubeconfigSecretRef: nodes}},
+		},
+	} {
+		fleet.Spec.HostKind, fleet.Spec.Rollout = kind, infrav1.HostRollout{
+			MaxUnavailable: new(intstr.FromInt32(maxUnavailable)), Canary: new(int32(1)), FailureThreshold: 1,
+		}
+		w.create(fleet)
+	}
 
 	tailnet := selector("tailscale")
 
@@ -195,15 +209,27 @@ func (w *world) fleets() {
 		w.create(&infrav1.ScalewayAppleSiliconMachine{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("mac-%02d", i+1)}, Spec: spec})
 	}
 
-	address, port := splitAddress(w.t, w.sshd.Address())
+	at := netip.MustParseAddrPort(w.sshd.Address())
 	w.create(&infrav1.LinuxMachine{
 		ObjectMeta: metav1.ObjectMeta{Name: "rack-1"},
 		Spec: infrav1.LinuxMachineSpec{
-			FleetName: "racks", Address: address, Port: port, User: w.sshd.User, SSHHostKey: w.sshd.HostKey,
+			FleetName: "racks", Address: at.Addr().String(), Port: int32(at.Port()), User: w.sshd.User, SSHHostKey: w.sshd.HostKey,
 			SSHKeySecretRef:           selector("key"),
 			TailscaleAuthKeySecretRef: &tailnet,
 		},
 	})
+}
+
+// linuxes is how many Linux hosts there are.
+func (w *world) linuxes() int {
+	w.t.Helper()
+
+	var list infrav1.LinuxMachineList
+	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+		w.t.Fatal(err)
+	}
+
+	return len(list.Items)
 }
 
 func (w *world) create(object client.Object) {

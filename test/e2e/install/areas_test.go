@@ -57,12 +57,8 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		pods[area] = run(t, env, space, "hyperfleet-"+area)
 	}
 
-	for area, pod := range pods {
-		for deadline := time.Now().Add(patience); !pod.Ready(t.Context()); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s is not ready:\n%s", area, pod.Said(t))
-			}
-		}
+	for _, pod := range pods {
+		ready(t, pod)
 	}
 
 	for area, pod := range pods {

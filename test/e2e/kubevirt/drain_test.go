@@ -53,8 +53,8 @@ func TestDrainThatHangs(t *testing.T) {
 	w.eventually("all machines run", func() bool { return w.ready() == 4 })
 
 	for name, m := range w.machines() {
-		w.joins(name)
-		w.pod(name, m.Labels[infrav1.LabelNodePool])
+		env.Joins(t, name, map[string]string{"world": w.namespace})
+		env.Pod(t, w.namespace, name, "on-"+name, func(pod *corev1.Pod) { pod.Labels["app"] = m.Labels[infrav1.LabelNodePool] })
 	}
 
 	w.create(&policyv1.PodDisruptionBudget{
@@ -171,13 +171,6 @@ func (w *world) guideRole() string {
 	return ""
 }
 
-// joins makes the Node of a machine.
-func (w *world) joins(name string) {
-	w.t.Helper()
-
-	env.Joins(w.t, name, map[string]string{"world": w.namespace})
-}
-
 // nodes are those of the world's machines, also of machines that are gone.
 func (w *world) nodes() []string {
 	w.t.Helper()
@@ -196,13 +189,6 @@ func (w *world) nodes() []string {
 	return out
 }
 
-// pod runs on a machine, and goes at once when it is evicted.
-func (w *world) pod(node, app string) {
-	w.t.Helper()
-
-	env.Pod(w.t, w.namespace, node, "on-"+node, func(pod *corev1.Pod) { pod.Labels["app"] = app })
-}
-
 // drained is what a machine says of its Node.
 func (w *world) drained(name string) string {
 	m := w.machines()[name]
@@ -216,9 +202,7 @@ func (w *world) drained(name string) string {
 // told says whether there is an event of a reason with all of some words.
 func (w *world) told(reason string, words ...string) bool {
 	var events corev1.EventList
-	if err := env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)))
 
 	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 		return e.Reason == reason && !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(e.Message, word) })

@@ -22,12 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
-func quantity(text string) *resource.Quantity {
-	q := resource.MustParse(text)
-
-	return &q
-}
-
 // nodePool has static addresses of both families.
 func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1.KubevirtNodePool {
 	attach := false
@@ -47,7 +41,7 @@ func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1
 			RootVolume: infrav1.KubevirtRootVolume{
 				DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
 			},
-			Compute: &infrav1.KubevirtCompute{Cores: 1, Memory: *quantity("1Gi")},
+			Compute: &infrav1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
 		},
 	}
 }
@@ -100,9 +94,7 @@ func TestHundredMachines(t *testing.T) {
 
 	w.sayf("deletion")
 
-	if err := env.Client.Delete(t.Context(), w.pool("workers")); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Delete(t.Context(), w.pool("workers")))
 
 	w.eventually("nothing is left", func() bool { return len(w.machines()) == 0 && w.left() == "" })
 }
@@ -118,7 +110,7 @@ func (w *world) exhausted(waiting int) {
 	w.eventually("the metric tells", func() bool {
 		return w.metric("kubevirt_ippool_exhausted", `cluster="workers"`) == 1
 	})
-	w.eventually("events tell", func() bool { return w.hasEvent("PoolExhausted") })
+	w.eventually("events tell", func() bool { return w.told("PoolExhausted") })
 
 	if said := w.doctor(); !strings.Contains(said, "KubevirtNodePool "+w.namespace+"/workers: "+infrav1.ConditionIPPoolExhausted) {
 		w.t.Errorf("hyperfleet doctor does not tell:\n%s", said)

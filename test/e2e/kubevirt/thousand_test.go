@@ -5,11 +5,8 @@ package kubevirt_test
 
 import (
 	"context"
-	"fmt"
-	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,14 +43,10 @@ func TestThousandMachines(t *testing.T) {
 
 	// One that was killed leaves a lease, which is waited for; one that was asked to end has given
 	// it back.
-	for _, one := range []struct {
-		how string
-		end func()
-	}{{"killed", w.kill}, {"asked to end", w.stop}} {
-		one.end()
+	for _, end := range []func(){w.kill, w.stop} {
+		end()
 
-		logged, began := len(w.logged()), time.Now()
-
+		logged := len(w.logged())
 		w.start()
 		w.eventually("a new process has read all back", func() bool {
 			return w.metric("hyperfleet_ippool_free", `family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"`) == 3096
@@ -61,37 +54,11 @@ func TestThousandMachines(t *testing.T) {
 		w.eventually("its controllers work", func() bool {
 			return strings.Contains(w.logged()[logged:], `msg="Starting workers" controller=kubevirtmachine`)
 		})
-		w.sayf("the one before it was %s: %s", one.how, phases(w.logged()[logged:], began))
 	}
 
 	if given() != 2*machines {
 		t.Errorf("%d addresses were given, not %d: a restart gave a machine others", given(), 2*machines)
 	}
-}
-
-// phases tells how long after its start a process led, had its addresses read back, and had its
-// controllers of machines work, which is when the gate is open for them.
-func phases(logged string, began time.Time) string {
-	at := func(msg string) time.Duration {
-		for line := range strings.Lines(logged) {
-			stamp, rest, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
-
-			if when, err := time.Parse(time.RFC3339Nano, stamp); err == nil && strings.Contains(rest, msg) {
-				return when.Sub(began).Round(10 * time.Millisecond)
-			}
-		}
-
-		return -1
-	}
-
-	read, took := at("addresses in use are read back"), time.Duration(-1)
-	if found := regexp.MustCompile(`read back".* took=(\S+)`).FindStringSubmatch(logged); found != nil {
-		took, _ = time.ParseDuration(found[1])
-	}
-
-	return fmt.Sprintf("set up after %s, led after %s, read 1,000 machines' addresses back in %s, and its controllers of machines worked after %s",
-		at(`msg="operator starts"`), (read - took).Round(10*time.Millisecond), took.Round(10*time.Millisecond),
-		at(`msg="Starting workers" controller=kubevirtmachine`))
 }
 
 // watchAddresses fails the test when an address is written for one machine while another

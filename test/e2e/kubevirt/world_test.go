@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -77,9 +77,7 @@ func bareWorld(t testing.TB) *world {
 		return strings.Contains(w.logged(), "area is off until kinds that it needs are installed") || w.areaStarted()
 	})
 
-	if err := crds.Install(t.Context(), env.Config); err != nil {
-		t.Fatal(err)
-	}
+	w.must(crds.Install(t.Context(), env.Config))
 
 	w.eventually("the area starts", w.areaStarted)
 
@@ -93,7 +91,7 @@ func newWorld(t testing.TB, delays kubevirt.Delays) *world {
 
 	nodes := []kubevirt.Node{}
 	for i := range 4 {
-		nodes = append(nodes, kubevirt.Node{Name: fmt.Sprintf("%s-%d", w.namespace, i), CPU: 4096, Memory: *quantity("64Ti")})
+		nodes = append(nodes, kubevirt.Node{Name: fmt.Sprintf("%s-%d", w.namespace, i), CPU: 4096, Memory: resource.MustParse("64Ti")})
 	}
 
 	w.virt = kubevirttest.New(t, env.Config, kubevirt.Options{
@@ -175,13 +173,9 @@ func (w *world) writeConfig() {
 		// A process that was killed leaves its lease behind.
 		"leaderElection": map[string]any{"enabled": true, "leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"},
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
-	if err := os.WriteFile(w.config, text, 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(os.WriteFile(w.config, text, 0o600))
 }
 
 // start starts an operator.
@@ -191,9 +185,7 @@ func (w *world) start() {
 	process, err := procrun.Start(context.Background(), procrun.Spec{
 		Path: binary, Args: []string{"operator", "--config", w.config, "--kubeconfig", w.kubeconfig}, LogPath: w.log,
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	w.process = process
 }
@@ -306,9 +298,7 @@ func (w *world) create(object client.Object) {
 
 	object.SetNamespace(w.namespace)
 
-	if err := env.Client.Create(w.t.Context(), object); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Create(w.t.Context(), object))
 }
 
 // change changes a pool.
@@ -334,9 +324,7 @@ func (w *world) pool(name string) *infrav1.KubevirtNodePool {
 	w.t.Helper()
 
 	var pool infrav1.KubevirtNodePool
-	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &pool); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &pool))
 
 	return &pool
 }
@@ -355,9 +343,7 @@ func (w *world) condition(pool, name string) metav1.ConditionStatus {
 // machines are all that there are, by name.
 func (w *world) machines() map[string]infrav1.KubevirtMachine {
 	var list infrav1.KubevirtMachineList
-	if err := env.Client.List(context.Background(), &list, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.List(context.Background(), &list, client.InNamespace(w.namespace)))
 
 	out := map[string]infrav1.KubevirtMachine{}
 	for _, m := range list.Items {
@@ -398,14 +384,4 @@ func (w *world) ready() int {
 	}
 
 	return n
-}
-
-// hasEvent says whether an event of the reason is there.
-func (w *world) hasEvent(reason string) bool {
-	var events corev1.EventList
-	if err := env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
-
-	return slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason })
 }

@@ -401,3 +401,6 @@ func (w *world) sweep(args ...string) sweep.Report {
 
 	return report
 }
+
+// quick are cadences for people in a hurry.
+func quick() []string { return []string{"MAX_AGE_NOT_RECONCILED=2s", "MAX_AGE_RECONCILED=15s"} }

@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
-	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -38,7 +36,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "--config" {
-		os.Exit(trouble(os.Args[1:]))
+		os.Exit(thief(os.Args[1:]))
 	}
 
 	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
@@ -160,8 +158,8 @@ func (w *world) begin() {
 }
 
 // useVault has machines get their credential from a Vault, which trusts the SPIRE server; it
-// holds a registration token at the path, unless that is empty.
-func (w *world) useVault(auth, path string) *vault.Server {
+// holds a registration token at the path.
+func (w *world) useVault(auth, path string) {
 	w.T.Helper()
 
 	server := vault.Start(w.T)
@@ -183,13 +181,9 @@ func (w *world) useVault(auth, path string) *vault.Server {
 		Address: server.Address, CABundle: server.CABundle, Auth: auth, Role: "runners", Path: "secret/data/runners/{namespace}/runner",
 	}
 
-	if path != "" {
-		server.PutKV(w.T, "secret", path, map[string]any{
-			"runner_token": w.registrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
-		})
-	}
-
-	return server
+	server.PutKV(w.T, "secret", path, map[string]any{
+		"runner_token": w.registrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
+	})
 }
 
 // registrationToken asks the forge for one, as whoever fills the Vault does.
@@ -226,7 +220,7 @@ func (w *world) eventuallyForgotten() {
 	w.T.Helper()
 	w.EventuallyClean()
 	w.Eventually("no identity being left", func() (bool, string) {
-		left := w.identities()
+		left := w.spire.Known(w.T)
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
@@ -235,34 +229,6 @@ func (w *world) eventuallyForgotten() {
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
-}
-
-// identities are the entries and agents that the SPIRE server knows.
-func (w *world) identities() []string {
-	w.T.Helper()
-
-	conn := w.spire.Dial(w.T)
-
-	entries, err := entryv1.NewEntryClient(conn).ListEntries(w.T.Context(), &entryv1.ListEntriesRequest{})
-	if err != nil {
-		w.T.Fatal(err)
-	}
-
-	agents, err := agentv1.NewAgentClient(conn).ListAgents(w.T.Context(), &agentv1.ListAgentsRequest{})
-	if err != nil {
-		w.T.Fatal(err)
-	}
-
-	var out []string
-	for _, entry := range entries.GetEntries() {
-		out = append(out, "entry "+entry.GetSpiffeId().GetPath())
-	}
-
-	for _, agent := range agents.GetAgents() {
-		out = append(out, "agent "+agent.GetId().GetPath())
-	}
-
-	return out
 }
 
 // processes are those that run below the machines' folders.

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package objects_test
+package kit_test
 
 import (
 	"context"
@@ -21,9 +21,9 @@ import (
 
 var errList = errors.New("the server is gone")
 
-// server lists ConfigMaps as an API server does: no more than the limit at once, and a token
+// lister lists ConfigMaps as an API server does: no more than the limit at once, and a token
 // for the rest.
-type server struct {
+type lister struct {
 	client.Reader
 
 	names []string
@@ -34,7 +34,7 @@ type server struct {
 	selector client.ListOptions
 }
 
-func (s *server) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+func (s *lister) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
 	asked := client.ListOptions{}
 	asked.ApplyOptions(options)
 	s.selector = asked
@@ -80,7 +80,7 @@ func numbered(count int) []string {
 func TestAllPages(t *testing.T) {
 	t.Parallel()
 
-	from := &server{names: numbered(1201)}
+	from := &lister{names: numbered(1201)}
 
 	got, err := objects.All[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
 	if err != nil {
@@ -104,7 +104,7 @@ func TestAllPages(t *testing.T) {
 func TestHalfAListIsNone(t *testing.T) {
 	t.Parallel()
 
-	got, err := objects.All[*corev1.ConfigMap](t.Context(), &server{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
+	got, err := objects.All[*corev1.ConfigMap](t.Context(), &lister{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
 	if !errors.Is(err, errList) || got != nil {
 		t.Errorf("%d objects, error %v", len(got), err)
 	}
@@ -113,7 +113,7 @@ func TestHalfAListIsNone(t *testing.T) {
 func TestRequestsOfThoseConcerned(t *testing.T) {
 	t.Parallel()
 
-	cache := &server{names: numbered(3)}
+	cache := &lister{names: numbered(3)}
 
 	request := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: name}}

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package crdgate_test
+package kit_test
 
 import (
 	"bytes"
@@ -26,9 +26,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 )
 
-// discovery answers as an API server does that does not know a group, then one of its two
+// kubeVirtComes answers as an API server does that does not know a group, then one of its two
 // kinds, then both. One answer in between is an error.
-func discovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
+func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	t.Helper()
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -64,17 +64,17 @@ func discovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	return server
 }
 
-// running is a manager that notes what is added to it.
-type running struct {
+// noting is a manager that notes what is added to it.
+type noting struct {
 	ctrl.Manager
 
 	host  string
 	added []manager.Runnable
 }
 
-func (m *running) GetConfig() *rest.Config { return &rest.Config{Host: m.host} }
+func (m *noting) GetConfig() *rest.Config { return &rest.Config{Host: m.host} }
 
-func (m *running) Add(runnable manager.Runnable) error {
+func (m *noting) Add(runnable manager.Runnable) error {
 	m.added = append(m.added, runnable)
 
 	return nil
@@ -94,7 +94,7 @@ func TestGate(t *testing.T) {
 	gate := &crdgate.Gate{
 		Area:    "machines",
 		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
-		Manager: &running{host: discovery(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
+		Manager: &noting{host: kubeVirtComes(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(&text, nil)),
 		Open: func(context.Context, ctrl.Manager) error {
 			opened++
@@ -134,7 +134,7 @@ func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 
 			asked.Store(4) // all kinds are there
 
-			mgr := &running{host: discovery(t, &asked).URL}
+			mgr := &noting{host: kubeVirtComes(t, &asked).URL}
 			gate := &crdgate.Gate{
 				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
@@ -172,7 +172,7 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 
 	gate := &crdgate.Gate{
 		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
-		Manager: &running{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Manager: &noting{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		Open: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
 	}
 

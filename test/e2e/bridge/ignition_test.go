@@ -1,0 +1,70 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bridge_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+)
+
+// HyperShift gives its user data another token several times a day, and takes the old one no
+// longer. The template that DPUs boot with follows also when it happens while no operator runs.
+func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
+	w := newWorld(t, nil, func(o *hypershift.Options) { o.Ignition = true })
+	way := env.ServiceAccount(t, system, account)
+	w.start(way)
+
+	bridge := w.prepare("dpfhcpbridge-development.yaml")
+	bridge.Spec.DPUIgnition = &v1alpha1.DPUIgnition{FlavorName: "flavor", MachineOSURL: "quay.io/example/bluefield-os:4.15.0"}
+
+	flavor := object(schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPUFlavor"}, w.dpf, "flavor")
+	flavor.Object["spec"] = map[string]any{"dpuMode": "dpu"}
+	w.create(flavor, bridge)
+	w.becomes(bridge, v1alpha1.PhaseReady)
+
+	const inputs = "dpf.hcp.bridge.com/ignition-inputs"
+
+	before := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.dpf, Name: "bfcfg-" + bridge.Spec.DPUClusterRef.Name + ".cfg"}}
+	if !w.look(before) {
+		t.Fatalf("there is no ConfigMap %s/%s", before.Namespace, before.Name)
+	}
+
+	w.kill()
+	w.sim.RotateIgnition()
+	w.start(way)
+
+	after := before.DeepCopy()
+	w.eventually("the template follows the rotation", func() bool {
+		return w.look(after) && after.Annotations[inputs] != before.Annotations[inputs]
+	})
+
+	if after.UID != before.UID {
+		t.Error("another template was made, and not the one that is there kept")
+	}
+
+	w.becomes(bridge, v1alpha1.PhaseReady)
+
+	// A DPU boots by the template and joins the hosted cluster, which is the management cluster here.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-dpu"}}
+
+	booted, err := w.sim.BootDPU(t.Context(), types.NamespacedName{Namespace: w.dpf, Name: bridge.Spec.DPUClusterRef.Name}, node.Name)
+	if err != nil || booted.Image != bridge.Spec.DPUIgnition.MachineOSURL {
+		t.Errorf("the DPU was installed with %s, %v", booted.Image, err)
+	}
+
+	if err := env.Client.Delete(t.Context(), node); err != nil {
+		t.Errorf("the DPU has not joined: %v", err)
+	}
+
+	w.sayf("ignition rotated while no operator ran: the template follows, a DPU joins")
+	w.remove(bridge)
+	w.eventually("the template is gone", func() bool { return !w.look(after) })
+}
