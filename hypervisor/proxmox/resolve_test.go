@@ -176,13 +176,16 @@ func TestBuiltin(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	reserved, err := p.Reserve(t.Context(), sp)
-	if err != nil {
-		t.Fatal(err)
+	made, sp := create(t, p, sp)
+
+	found, err := filepath.Glob(filepath.Join(dir, "hf-*-user.yaml"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("snippets: %v (%v)", found, err)
 	}
 
-	sp.ID, sp.Node = reserved.ID, reserved.Node
-	made := createBuiltin(t, p, sp, dir)
+	if info, err := os.Stat(found[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v (%v)", info.Mode(), err)
+	}
 
 	vm, _ := s.Snapshot().VM(made.ID)
 	for option, want := range map[string]string{
@@ -198,30 +201,11 @@ func TestBuiltin(t *testing.T) {
 		t.Errorf("cicustom is %q", custom)
 	}
 
-	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+	remove(t, p, sp)
 
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("snippets left: %v (%v)", left, err)
 	}
-}
-
-// createBuiltin creates a machine and looks at the files it leaves for cloud-init.
-func createBuiltin(t testing.TB, p hypervisor.Provider, sp hypervisor.MachineSpec, dir string) hypervisor.Machine {
-	t.Helper()
-
-	made := create(t, p, sp)
-
-	files, err := filepath.Glob(filepath.Join(dir, "hf-*-user.yaml"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("snippets: %v (%v)", files, err)
-	}
-
-	info, err := os.Stat(files[0])
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v (%v)", info.Mode(), err)
-	}
-
-	return made
 }
 
 // What was made looks as it was wanted.
@@ -241,7 +225,7 @@ func TestConfiguration(t *testing.T) {
 	sp := spec(1)
 	sp.Shape.Bridge, sp.Shape.VLAN, sp.Shape.Disk = "vmbr1", 42, 30*gib
 
-	made := create(t, p, sp)
+	made, _ := create(t, p, sp)
 	vm, _ := s.Snapshot().VM(made.ID)
 
 	for option, want := range map[string]string{

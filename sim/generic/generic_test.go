@@ -17,12 +17,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // said is what a webhook says.
 type said struct {

@@ -376,40 +376,6 @@ func TestQueueRefusals(t *testing.T) {
 	}
 }
 
-func TestControlAPI(t *testing.T) {
-	hooks := githubtest.NewReceiver(t)
-	s := githubtest.New(t, github.Options{})
-	c := control.NewClient(s.ControlURL)
-	must(t, c.SetWebhook(t.Context(), control.WebhookTarget{URL: hooks.URL, Secret: "k"}))
-	jobs, err := c.Queue(t.Context(), control.JobSpec{Repo: githubtest.Repo, Labels: []string{"x"}, Count: 2, Environment: "prod"})
-	must(t, err)
-	must(t, c.Approve(t.Context(), jobs[0].ID))
-	must(t, c.Cancel(t.Context(), jobs[1].ID))
-	state, err := c.State(t.Context())
-	must(t, err)
-	if len(state.Jobs) != 2 || state.Jobs[0].Status != "queued" || state.Jobs[1].Conclusion != "cancelled" {
-		t.Errorf("state: %+v", state)
-	}
-	must(t, c.SetFaults(t.Context(), control.Faults{ServerError: 1}))
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 502 {
-		t.Errorf("faults were not set: %d", a.code)
-	}
-	if err := c.SetFaults(t.Context(), control.Faults{ServerError: 2}); err == nil {
-		t.Error("a probability of 2 was taken")
-	}
-	must(t, c.SetFaults(t.Context(), control.Faults{}))
-	call(t, s, "GET", "/nowhere", auth, nil)
-	broken, err := c.Violations(t.Context())
-	must(t, err)
-	if len(broken) != 1 || broken[0].Kind != "unknown-path" {
-		t.Errorf("violations: %+v", broken)
-	}
-	s.ExpectViolations(t, 1)
-	if _, err := c.Queue(t.Context(), control.JobSpec{}); err == nil || !strings.Contains(err.Error(), "no repository") {
-		t.Errorf("a bad job: %v", err)
-	}
-}
-
 func TestBlobShape(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	config, err := protocol.DecodeJIT(jit(t, s, "vm-1", "x"))

@@ -182,6 +182,14 @@ func TestCloneIntoPool(t *testing.T) {
 	if c, _ := u.ok("GET", "/nodes/pve1/qemu/1000/config", nil).(map[string]any); c["name"] != "runner" {
 		t.Errorf("config: %v", c)
 	}
+	rows, _ = u.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+	if row := find(rows, 1000); row["pool"] != "ci" {
+		t.Errorf("row in the pool: %v", row)
+	}
+	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	if pool, _ := a.ok("GET", "/pools/ci", nil).(map[string]any); fmt.Sprint(pool["members"]) != "[]" {
+		t.Errorf("members when it is gone: %v", pool)
+	}
 }
 
 // TestCloneStagesCloudInit: once the first drive is made, the configuration is
