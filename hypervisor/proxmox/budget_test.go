@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -57,7 +58,7 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 	until := func(do func() (bool, error)) error {
 		for {
 			ready, err := do()
-			if err != nil && !transient(err) {
+			if err != nil && !conformance.Passing(err) {
 				return err
 			}
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -317,7 +318,7 @@ func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec
 	eventually(t, "there is an error", func() bool {
 		var m hypervisor.Machine
 
-		m, err = further(t.Context(), p, sp)
+		m, err = conformance.Further(t.Context(), p, sp, seed)
 		if err == nil && m.State == hypervisor.StateRunning {
 			t.Fatal("it runs")
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
@@ -82,7 +83,7 @@ func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) (ru
 			return true
 		}
 
-		return runs || err != nil && !transient(err)
+		return runs || err != nil && !conformance.Passing(err)
 	})
 
 	return runs

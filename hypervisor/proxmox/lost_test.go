@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
@@ -76,7 +77,7 @@ func TestNodeLost(t *testing.T) {
 	losesNodes(t, func(restarted, shared bool) bool { return restarted == shared })
 }
 
-func TestSoakNodeLost(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
+func TestSoakNodeLost(t *testing.T) {
 	property.Soak(t)
 	losesNodes(t, func(bool, bool) bool { return true })
 }
@@ -141,7 +142,7 @@ func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provid
 
 		if at.name != "is placed" {
 			var err error
-			if made, err = further(t.Context(), p, &want); err != nil && !transient(err) {
+			if made, err = conformance.Further(t.Context(), p, &want, seed); err != nil && !conformance.Passing(err) {
 				t.Fatal(err)
 			}
 		}

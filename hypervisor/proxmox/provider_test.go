@@ -120,25 +120,6 @@ func reserve(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hype
 	return s
 }
 
-// further reserves an id, or has the machine made, and started unless it is on standby.
-func further(
-	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec,
-) (hypervisor.Machine, error) {
-	switch {
-	case s.ID == 0:
-		reserved, err := p.Reserve(ctx, *s)
-		if err == nil {
-			s.ID, s.Node = reserved.ID, reserved.Node
-		}
-
-		return hypervisor.Machine{}, err
-	case s.Standby:
-		return p.Ensure(ctx, *s)
-	default:
-		return p.Start(ctx, *s, seed)
-	}
-}
-
 // create goes on until the machine runs, or is prepared if it is on standby, and gives its spec with
 // its id, too.
 func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) (hypervisor.Machine, hypervisor.MachineSpec) {
@@ -149,20 +130,10 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) (hype
 		want = hypervisor.StatePrepared
 	}
 
-	var m hypervisor.Machine
-
-	eventually(t, s.Owner.Name+" is "+string(want), func() bool {
-		var err error
-
-		m, err = further(t.Context(), p, &s)
-		if hypervisor.Is(err, hypervisor.IDTaken) {
-			s.ID, s.Node = 0, "" // another place is reserved, as the operator does
-		} else if err != nil && !transient(err) {
-			t.Fatalf("create %s: %v", s.Owner.Name, err)
-		}
-
-		return m.State == want && err == nil
-	})
+	m, err := conformance.Create(t.Context(), p, &s, seed)
+	if err != nil || m.State != want {
+		t.Fatalf("create %s: it is %s (%v)", s.Owner.Name, m.State, err)
+	}
 
 	return m, s
 }
@@ -178,26 +149,13 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-func transient(err error) bool {
-	switch hypervisor.KindOf(err) {
-	case "", hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity:
-		return true
-	default:
-		return false
-	}
-}
-
 // remove calls Delete until nothing is left.
 func remove(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) {
 	t.Helper()
-	eventually(t, s.Owner.Name+" is gone", func() bool {
-		err := p.Delete(t.Context(), refOf(s))
-		if err != nil && !hypervisor.Is(err, hypervisor.NotFound) && !transient(err) {
-			t.Fatalf("delete %s: %v", s.Owner.Name, err)
-		}
 
-		return hypervisor.Is(err, hypervisor.NotFound)
-	})
+	if err := conformance.Remove(t.Context(), p, refOf(s)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func refOf(s hypervisor.MachineSpec) hypervisor.MachineRef {

@@ -15,6 +15,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
+// changed connects to a simulator whose model, or the connection's configuration, is changed.
+func changed(t *testing.T, model func(*pve.Model), config func(*hypervisor.Config)) hypervisor.Connection {
+	t.Helper()
+
+	m := fastModel()
+	if model != nil {
+		model(&m)
+	}
+
+	return connect(t, pvetest.New(t, m), func(c *hypervisor.Config, _ *hypervisor.Options) {
+		if config != nil {
+			config(c)
+		}
+	})
+}
+
 func TestResolve(t *testing.T) {
 	t.Parallel()
 
@@ -36,16 +52,7 @@ func TestResolve(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			m := fastModel()
-			if c.model != nil {
-				c.model(&m)
-			}
-
-			p := connect(t, pvetest.New(t, m), func(hc *hypervisor.Config, _ *hypervisor.Options) {
-				if c.config != nil {
-					c.config(hc)
-				}
-			})
+			p := changed(t, c.model, c.config)
 
 			found, err := p.Resolve(t.Context(), c.ref, spec(1).Shape)
 			if err != nil || len(found) != c.want {
@@ -120,16 +127,7 @@ func TestResolveRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			m := fastModel()
-			if c.model != nil {
-				c.model(&m)
-			}
-
-			p := connect(t, pvetest.New(t, m), func(hc *hypervisor.Config, _ *hypervisor.Options) {
-				if c.config != nil {
-					c.config(hc)
-				}
-			})
+			p := changed(t, c.model, c.config)
 
 			shape := spec(1).Shape
 			if c.shape != nil {

@@ -13,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -27,9 +28,16 @@ func byPool(m *pve.Model) {
 	}
 }
 
-// grants are the two ways of docs/guides/proxmox-permissions.md.
-func grants() map[string]func(*pve.Model) {
-	return map[string]func(*pve.Model){"by pool": byPool, "on /vms": func(*pve.Model) {}}
+// eachGrant tries the two ways of docs/guides/proxmox-permissions.md.
+func eachGrant(t *testing.T, try func(t *testing.T, grant func(*pve.Model))) {
+	t.Helper()
+
+	for name, grant := range map[string]func(*pve.Model){"by pool": byPool, "on /vms": func(*pve.Model) {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			try(t, grant)
+		})
+	}
 }
 
 // standing is a simulator's time: it stands, so that tasks last, until pass is called.
@@ -57,53 +65,47 @@ const aWhile = time.Minute
 // machine, nothing is refused, and nobody is told to destroy what is being made.
 func TestRestartDuringClone(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		s, want, pass := cloning(t, grant)
+		p := connect(t, s)
 
-			s, want, pass := cloning(t, grant)
-			p := connect(t, s)
+		if _, err := p.Start(t.Context(), want, seed); err != nil && !conformance.Passing(err) {
+			t.Fatal(err)
+		}
 
-			if _, err := p.Start(t.Context(), want, seed); err != nil && !transient(err) {
-				t.Fatal(err)
-			}
+		pass()
+		create(t, p, want)
 
-			pass()
-			create(t, p, want)
+		if made := s.Snapshot().Made(); len(made) != 1 || made[0].VMID != want.ID || made[0].Starts != 1 {
+			t.Errorf("machines: %+v", made)
+		}
 
-			if made := s.Snapshot().Made(); len(made) != 1 || made[0].VMID != want.ID || made[0].Starts != 1 {
-				t.Errorf("machines: %+v", made)
-			}
-
-			if n := asked(s, http.MethodPost, "/clone"); n != 1 {
-				t.Errorf("%d clones were asked for", n)
-			}
-		})
-	}
+		if n := asked(s, http.MethodPost, "/clone"); n != 1 {
+			t.Errorf("%d clones were asked for", n)
+		}
+	})
 }
 
 // A removal that begins while a clone runs waits for it: it must not be called gone, for
 // it would be left behind.
 func TestRemovedDuringClone(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		s, want, pass := cloning(t, grant)
+		p := connect(t, s)
 
-			s, want, pass := cloning(t, grant)
-			p := connect(t, s)
+		if err := p.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+			t.Fatal(err)
+		}
 
-			if err := p.Delete(t.Context(), refOf(want)); err != nil && !transient(err) {
-				t.Fatal(err)
-			}
-
-			pass()
-			remove(t, p, want)
-			nothingLeft(t, s)
-		})
-	}
+		pass()
+		remove(t, p, want)
+		nothingLeft(t, s)
+	})
 }
 
 // A process that begins while a machine is destroyed waits for that: it is not another's,
@@ -111,45 +113,42 @@ func TestRemovedDuringClone(t *testing.T) {
 // its pool.
 func TestRestartDuringDestroy(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		m := fastModel()
+		m.Delays.Destroy = aWhile
+		grant(&m)
 
-			m := fastModel()
-			m.Delays.Destroy = aWhile
-			grant(&m)
+		clk, pass := standing(t)
+		s := pvetest.New(t, m, pve.WithClock(clk))
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
 
-			clk, pass := standing(t)
-			s := pvetest.New(t, m, pve.WithClock(clk))
-			first := connect(t, s)
-			_, want := create(t, first, spec(1))
-
-			eventually(t, "it is being destroyed", func() bool {
-				if err := first.Delete(t.Context(), refOf(want)); err != nil && !transient(err) {
-					t.Fatal(err)
-				}
-
-				return clk.HasWaiters()
-			})
-			first.Close()
-			clk.Step(aWhile / 2)
-			eventually(t, "nothing stands in it", func() bool {
-				vm, _ := s.Snapshot().VM(want.ID)
-
-				return vm.Config["description"] == ""
-			})
-
-			second := connect(t, s)
-			if err := second.Delete(t.Context(), refOf(want)); err != nil && !transient(err) {
+		eventually(t, "it is being destroyed", func() bool {
+			if err := first.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
 				t.Fatal(err)
 			}
 
-			pass()
-			remove(t, second, want)
-			nothingLeft(t, s)
+			return clk.HasWaiters()
 		})
-	}
+		first.Close()
+		clk.Step(aWhile / 2)
+		eventually(t, "nothing stands in it", func() bool {
+			vm, _ := s.Snapshot().VM(want.ID)
+
+			return vm.Config["description"] == ""
+		})
+
+		second := connect(t, s)
+		if err := second.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+			t.Fatal(err)
+		}
+
+		pass()
+		remove(t, second, want)
+		nothingLeft(t, s)
+	})
 }
 
 // A machine may go between two looks of the same pass: it is looked for once more, and what is
@@ -157,32 +156,29 @@ func TestRestartDuringDestroy(t *testing.T) {
 // can't be seen any more.
 func TestGoneBetweenLooks(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		m := fastModel()
+		grant(&m)
 
-			m := fastModel()
-			grant(&m)
+		s := pvetest.New(t, m)
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
 
-			s := pvetest.New(t, m)
-			first := connect(t, s)
-			_, want := create(t, first, spec(1))
+		first.Close()
 
-			first.Close()
+		var once sync.Once
 
-			var once sync.Once
-
-			s.OnCall(func(c pve.Call) {
-				if c.Phase == pve.Before && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
-					once.Do(func() { s.Vanish(want.ID) })
-				}
-			})
-
-			remove(t, connect(t, s), want)
-			nothingLeft(t, s)
+		s.OnCall(func(c pve.Call) {
+			if c.Phase == pve.Before && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
+				once.Do(func() { s.Vanish(want.ID) })
+			}
 		})
-	}
+
+		remove(t, connect(t, s), want)
+		nothingLeft(t, s)
+	})
 }
 
 // cloning gives a simulator on which a clone runs until pass is called, and that a process asked
@@ -231,35 +227,32 @@ func TestCloneWithoutPrivilege(t *testing.T) {
 // A privilege that was taken away hides machines: that is no reason to call them gone.
 func TestPrivilegeTakenAway(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		m := fastModel()
+		grant(&m)
 
-			m := fastModel()
-			grant(&m)
+		s := pvetest.New(t, m)
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
 
-			s := pvetest.New(t, m)
-			first := connect(t, s)
-			_, want := create(t, first, spec(1))
+		for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+			s.SetPrivilege(role, "VM.Audit", false)
+		}
 
-			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-				s.SetPrivilege(role, "VM.Audit", false)
-			}
+		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
+			t.Log(who)
+			says(t, p.Delete(t.Context(), refOf(want)), hypervisor.Rejected, "VM.Audit")
+		}
 
-			for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
-				t.Log(who)
-				says(t, p.Delete(t.Context(), refOf(want)), hypervisor.Rejected, "VM.Audit")
-			}
+		for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+			s.SetPrivilege(role, "VM.Audit", true)
+		}
 
-			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-				s.SetPrivilege(role, "VM.Audit", true)
-			}
-
-			remove(t, connect(t, s), want)
-			nothingLeft(t, s)
-		})
-	}
+		remove(t, connect(t, s), want)
+		nothingLeft(t, s)
+	})
 }
 
 // While no node reports, there is no template to be seen: that is no reason to say that

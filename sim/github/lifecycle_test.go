@@ -20,36 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-func TestJITRunnerTakesAJob(t *testing.T) {
-	s := githubtest.New(t, github.Options{})
-	dir := t.TempDir()
-	job := s.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: 10 * time.Millisecond})[0]
-	blob := jit(t, s, "vm-1", "self-hosted", "Linux", "x64")
-	r := githubtest.StartRunner(t, dir, "run", "--jitconfig", blob)
-	if code := r.Wait(); code != 0 {
-		t.Fatalf("exit code %d, output:\n%s", code, r.Output())
-	}
-	for _, line := range []string{"√ Connected to GitHub", "Listening for Jobs", "Running job: build", "Job build completed with result: Succeeded"} {
-		if !strings.Contains(r.Output(), line) {
-			t.Errorf("output lacks %q:\n%s", line, r.Output())
-		}
-	}
-	state := s.State()
-	if got := state.Jobs[0]; got.ID != job.ID || got.Conclusion != "success" || got.RunnerName != "vm-1" || got.StartedAt.IsZero() {
-		t.Errorf("job: %+v", got)
-	}
-	if len(state.Runners) != 0 {
-		t.Errorf("an ephemeral runner is left: %+v", state.Runners)
-	}
-	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) != 0 {
-		t.Errorf("settings are left: %v", left)
-	}
-	again := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
-	if code := again.Wait(); code != 1 {
-		t.Errorf("a spent JIT configuration exits %d:\n%s", code, again.Output())
-	}
-}
-
 func TestSecondSessionConflicts(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	blob := jit(t, s, "vm-1", "x")

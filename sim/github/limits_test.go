@@ -99,7 +99,7 @@ func TestInstallationsHaveOneQuota(t *testing.T) {
 	var tokens []string
 	for range 2 {
 		path := fmt.Sprintf("/app/installations/%d/access_tokens", installID)
-		text, _ := call(t, s, "POST", path, "Bearer "+appJWT(t, key), nil).body["token"].(string)
+		text, _ := call(t, s, "POST", path, "Bearer "+appJWT(t, key, time.Now()), nil).body["token"].(string)
 		tokens = append(tokens, "Bearer "+text)
 	}
 	for i, want := range []int{200, 200, 200, 200, 403, 403} {
@@ -139,7 +139,7 @@ func TestHooks(t *testing.T) {
 			{ID: 3, Owner: githubtest.Repo, URL: "https://a.example.com/repo"},
 		},
 	})
-	jwt := "Bearer " + appJWT(t, key)
+	jwt := "Bearer " + appJWT(t, key, time.Now())
 	for name, tc := range map[string]struct {
 		path, auth string
 		code       int

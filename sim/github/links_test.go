@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/github"
@@ -86,7 +87,7 @@ func TestEnterpriseServerAppLinks(t *testing.T) {
 	key := newKey(t)
 	s := githubtest.New(t, github.Options{URL: "https://github.example.internal", App: app(key, runnerRights())})
 	for _, path := range []string{"/api/v3/app", "/api/v3/app/installations"} {
-		got := call(t, s, http.MethodGet, path, "Bearer "+appJWT(t, key), nil)
+		got := call(t, s, http.MethodGet, path, "Bearer "+appJWT(t, key, time.Now()), nil)
 		if links := publicLinks(got.text); got.code != http.StatusOK || len(links) > 0 {
 			t.Errorf("%s: %d, links to %v", path, got.code, links)
 		}

@@ -227,8 +227,7 @@ func TestMigrated(t *testing.T) {
 		t.Errorf("old node: %d", got.status)
 	}
 	a.must("POST", "/nodes/pve3/qemu/1000/status/start", nil)
-	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
-	if r := find(rows, 1000); r["node"] != "pve3" {
+	if r := a.row(1000); r["node"] != "pve3" {
 		t.Errorf("row %v", r)
 	}
 }

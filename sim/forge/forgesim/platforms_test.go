@@ -37,7 +37,7 @@ func file(t *testing.T, text string) string {
 }
 
 // The programs as the demo and the machines start them.
-func TestGitHubProcesses(t *testing.T) {
+func TestGitHubProcesses(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 	hooks := githubtest.NewReceiver(t)
 	p := serve(t, "GITHUB_REPOSITORY", "github", "--org", "octo-org", "--webhook-url", hooks.URL, "--webhook-secret-file", file(t, "of the hook"),
@@ -157,7 +157,7 @@ func registered(t *testing.T, base string) string {
 	return made.Token
 }
 
-func TestGitLabProcesses(t *testing.T) {
+func TestGitLabProcesses(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 	hooks := gitlabtest.NewReceiver(t)
 	dir := t.TempDir()
