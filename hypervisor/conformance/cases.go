@@ -350,7 +350,7 @@ func lists(e *env) {
 				e.Errorf("remains of an unknown owner: %+v", x)
 			}
 
-			if err := remove(e.Context(), fresh, hypervisor.MachineRef{ID: x.ID, Owner: x.Owner}); err != nil {
+			if err := Remove(e.Context(), fresh, hypervisor.MachineRef{ID: x.ID, Owner: x.Owner}); err != nil {
 				e.Error(err)
 			}
 		}
@@ -476,7 +476,7 @@ func many(e *env) {
 
 			ids[n] = m.ID
 
-			if err := remove(e.Context(), p, c.ref()); err != nil {
+			if err := Remove(e.Context(), p, c.ref()); err != nil {
 				e.Error(err)
 			}
 		})

@@ -151,7 +151,7 @@ func creating(c *claim) func(context.Context, hypervisor.Provider) error {
 }
 
 func removing(c *claim) func(context.Context, hypervisor.Provider) error {
-	return func(ctx context.Context, p hypervisor.Provider) error { return remove(ctx, p, c.ref()) }
+	return func(ctx context.Context, p hypervisor.Provider) error { return Remove(ctx, p, c.ref()) }
 }
 
 // lifeCalls counts the boundaries of an undisturbed scene.

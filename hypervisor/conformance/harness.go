@@ -196,56 +196,68 @@ func (c *claim) makeSeed(context.Context) (hypervisor.Seed, error) {
 	}, nil
 }
 
-// further does the next thing that a controller does: it reserves an id and writes it down,
+// Further does the next thing that a controller does: it reserves an id and writes it down,
 // and then has the machine made, and started unless it is to wait.
-func (c *claim) further(ctx context.Context, p hypervisor.Provider) (hypervisor.Machine, error) {
+func Further(
+	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
 	switch {
-	case c.spec.ID == 0:
-		reserved, err := p.Reserve(ctx, c.spec)
+	case s.ID == 0:
+		reserved, err := p.Reserve(ctx, *s)
 		if err == nil {
-			c.spec.ID, c.spec.Node = reserved.ID, reserved.Node
+			s.ID, s.Node = reserved.ID, reserved.Node
 		}
 
 		return hypervisor.Machine{}, err
-	case c.spec.Standby:
-		return p.Ensure(ctx, c.spec)
+	case s.Standby:
+		return p.Ensure(ctx, *s)
 	default:
-		return p.Start(ctx, c.spec, c.makeSeed)
+		return p.Start(ctx, *s, seed)
 	}
 }
 
-// create does what a controller does until the machine runs, has run, or is held: it writes the
+func (c *claim) further(ctx context.Context, p hypervisor.Provider) (hypervisor.Machine, error) {
+	return Further(ctx, p, &c.spec, c.makeSeed)
+}
+
+// Create does what a controller does until the machine runs, has run, or is held: it writes the
 // reserved id down, comes again while the provider waits, and takes another id where
 // its own is another's.
-func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Machine, error) {
+func Create(
+	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
 	deadline := time.Now().Add(patience)
 
 	for {
-		m, err := c.further(ctx, p)
+		m, err := Further(ctx, p, s, seed)
 
 		switch {
 		case ctx.Err() != nil:
 			return m, ctx.Err()
 		case hypervisor.Is(err, hypervisor.IDTaken):
-			c.spec.ID, c.spec.Node = 0, ""
-		case err != nil && !passing(err):
+			s.ID, s.Node = 0, ""
+		case err != nil && !Passing(err):
 			return m, err
 		case err == nil && (m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped):
 			return m, nil
-		case err == nil && c.spec.Standby && m.State == hypervisor.StatePrepared:
+		case err == nil && s.Standby && m.State == hypervisor.StatePrepared:
 			return m, nil
 		}
 
 		if time.Now().After(deadline) {
-			return m, fmt.Errorf("create machine of %s: still %s (%s): %w", c.spec.Owner.Name, m.State, m.Message, err)
+			return m, fmt.Errorf("create machine of %s: still %s (%s): %w", s.Owner.Name, m.State, m.Message, err)
 		}
 
 		time.Sleep(pause)
 	}
 }
 
-// remove does what a controller does until nothing is left.
-func remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRef) error {
+func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Machine, error) {
+	return Create(ctx, p, &c.spec, c.makeSeed)
+}
+
+// Remove does what a controller does until nothing is left.
+func Remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRef) error {
 	deadline := time.Now().Add(patience)
 
 	for {
@@ -256,7 +268,7 @@ func remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRe
 			return ctx.Err()
 		case hypervisor.Is(err, hypervisor.NotFound):
 			return nil
-		case err != nil && !passing(err):
+		case err != nil && !Passing(err):
 			return err
 		}
 
@@ -268,8 +280,8 @@ func remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRe
 	}
 }
 
-// passing tells whether an error asks to try again.
-func passing(err error) bool {
+// Passing tells whether an error asks to try again.
+func Passing(err error) bool {
 	switch hypervisor.KindOf(err) {
 	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity, "":
 		return true
@@ -292,7 +304,7 @@ func (e *env) mustCreate(p hypervisor.Provider, c *claim) hypervisor.Machine {
 func (e *env) mustRemove(p hypervisor.Provider, c *claim) {
 	e.Helper()
 
-	if err := remove(e.Context(), p, c.ref()); err != nil {
+	if err := Remove(e.Context(), p, c.ref()); err != nil {
 		e.Fatal(err)
 	}
 }

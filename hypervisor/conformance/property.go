@@ -108,7 +108,7 @@ func (e *env) randomLife(steps []int) string {
 	}
 
 	for _, c := range claims {
-		if err := remove(e.Context(), provider, c.ref()); err != nil {
+		if err := Remove(e.Context(), provider, c.ref()); err != nil {
 			return err.Error()
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -31,13 +30,15 @@ func fresh(t *testing.T) conformance.Harness {
 	const gib = 1 << 30
 
 	cloud := &Cloud{Memory: 64 * gib, Template: "ubuntu"}
-	calls := &calls{}
-	cloud.OnCall = calls.pass
+	calls := &conformance.Calls{}
+	cloud.OnCall = func(what string, before bool) {
+		calls.Tell(conformance.Boundary{Before: before, Write: true, What: what})
+	}
 
 	return conformance.Harness{
 		Connect:  func(_ testing.TB, options hypervisor.Options) hypervisor.Connection { return Connect(cloud, options) },
 		Template: hypervisor.TemplateRef{Name: cloud.Template}, Shape: hypervisor.Shape{CPU: 2, Memory: 2 * gib},
-		IDMin: minID, Inspect: func() conformance.State { return inspect(cloud) }, OnCall: calls.on,
+		IDMin: minID, Inspect: func() conformance.State { return inspect(cloud) }, OnCall: calls.On,
 		PowerOff: func(id int) {
 			change(t, cloud, "power off", id, func(at vm, _ bool) (vm, error) {
 				at.Running = false
@@ -92,40 +93,4 @@ func inspect(cloud *Cloud) conformance.State {
 	out.Foreign = strings.Join(foreign, "\n")
 
 	return out
-}
-
-// calls are the functions that want to know of each call.
-type calls struct {
-	mu   sync.Mutex
-	next int
-	all  map[int]func(conformance.Boundary)
-}
-
-func (c *calls) on(f func(conformance.Boundary)) func() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if c.all == nil {
-		c.all = map[int]func(conformance.Boundary){}
-	}
-
-	c.next++
-	mine := c.next
-	c.all[mine] = f
-
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-
-		delete(c.all, mine)
-	}
-}
-
-func (c *calls) pass(what string, before bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	for _, f := range c.all {
-		f(conformance.Boundary{Before: before, Write: true, What: what})
-	}
 }

@@ -6,6 +6,7 @@ package kubevirt_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	virtv1 "kubevirt.io/api/core/v1"
@@ -36,8 +38,15 @@ import (
 
 var env *kube.Env
 
+// atOnce is how many tests run at once: they wait for an API server, and compute little.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
 
 	kube.Main(m, func(e *kube.Env) {
 		env = e
@@ -107,9 +116,9 @@ type site struct {
 	namespace string
 	nodes     []string
 
-	mu    sync.Mutex
-	hooks map[int]func(conformance.Boundary)
-	next  int
+	calls conformance.Calls
+
+	mu sync.Mutex
 	// occupied are the names of machines of others.
 	occupied map[string]bool
 }
@@ -123,9 +132,7 @@ func newSite(t testing.TB, delays simkubevirt.Delays) *site {
 func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
 	t.Helper()
 
-	s := &site{
-		t: t, namespace: env.Namespace(t), hooks: map[int]func(conformance.Boundary){}, occupied: map[string]bool{},
-	}
+	s := &site{t: t, namespace: env.Namespace(t), occupied: map[string]bool{}}
 	s.nodes = []string{s.namespace + "-node-1", s.namespace + "-node-2"}
 	options.Namespaces, options.Judge = []string{s.namespace}, upstream.VirtAPI(t)
 	s.sim = kubevirttest.New(t, env.Config, options)
@@ -170,7 +177,7 @@ func (s *site) hook(next http.RoundTripper) http.RoundTripper {
 		boundary := conformance.Boundary{
 			Before: true, Write: r.Method != http.MethodGet, What: r.Method + " " + r.URL.Path,
 		}
-		s.tell(boundary)
+		s.calls.Tell(boundary)
 
 		if err := r.Context().Err(); err != nil {
 			return nil, err
@@ -178,7 +185,7 @@ func (s *site) hook(next http.RoundTripper) http.RoundTripper {
 
 		resp, err := next.RoundTrip(r)
 		boundary.Before = false
-		s.tell(boundary)
+		s.calls.Tell(boundary)
 
 		if gone := r.Context().Err(); gone != nil && err == nil {
 			_ = resp.Body.Close()
@@ -190,42 +197,11 @@ func (s *site) hook(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-func (s *site) tell(b conformance.Boundary) {
-	s.mu.Lock()
-	hooks := make([]func(conformance.Boundary), 0, len(s.hooks))
-
-	for _, f := range s.hooks {
-		hooks = append(hooks, f)
-	}
-
-	s.mu.Unlock()
-
-	for _, f := range hooks {
-		f(b)
-	}
-}
-
-func (s *site) onCall(f func(conformance.Boundary)) func() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.next++
-	id := s.next
-	s.hooks[id] = f
-
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-
-		delete(s.hooks, id)
-	}
-}
-
 func (s *site) harness() conformance.Harness {
 	return conformance.Harness{
 		Connect: s.connect, Template: s.template(), Shape: shape(), IDMin: idMin,
 		PlacesAtStart: true, NamesHoldOwner: true,
-		Inspect: s.inspect, OnCall: s.onCall, PowerOff: s.powerOff, Occupy: s.occupy, Vanish: s.vanish,
+		Inspect: s.inspect, OnCall: s.calls.On, PowerOff: s.powerOff, Occupy: s.occupy, Vanish: s.vanish,
 	}
 }
 
@@ -328,7 +304,7 @@ func foreign(namespace, name string) *virtv1.VirtualMachine {
 	vm := &virtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	vm.Spec.RunStrategy = &halted
 	vm.Spec.Template = &virtv1.VirtualMachineInstanceTemplateSpec{}
-	vm.Spec.Template.Spec.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: *quantity(gib)}
+	vm.Spec.Template.Spec.Domain.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 
 	return vm
 }

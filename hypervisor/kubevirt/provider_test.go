@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
@@ -53,43 +54,18 @@ func seed(context.Context) (hypervisor.Seed, error) {
 	}, nil
 }
 
-// further reserves an id, or has the machine made, and started unless it is on standby.
-func further(
-	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec,
-) (hypervisor.Machine, error) {
-	switch {
-	case s.ID == 0:
-		reserved, err := p.Reserve(ctx, *s)
-		if err == nil {
-			s.ID, s.Node = reserved.ID, reserved.Node
-		}
-
-		return hypervisor.Machine{}, err
-	case s.Standby:
-		return p.Ensure(ctx, *s)
-	default:
-		return p.Start(ctx, *s, seed)
-	}
-}
-
 // start has a machine made until it is in a state, and gives its spec with its id.
 func (s *site) start(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hypervisor.State) hypervisor.MachineSpec {
 	s.t.Helper()
 
-	var last hypervisor.Machine
-
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		m, err := further(s.t.Context(), p, &spec)
+	s.eventually("the machine is "+string(want), func() bool {
+		m, err := conformance.Further(s.t.Context(), p, &spec, seed)
 		if err != nil && !hypervisor.Is(err, hypervisor.Busy) {
 			s.t.Fatal(err)
 		}
 
-		if last = m; m.State == want {
-			return spec
-		}
-	}
-
-	s.t.Fatalf("machine is %s (%s), want %s", last.State, last.Message, want)
+		return m.State == want
+	})
 
 	return spec
 }
@@ -151,7 +127,7 @@ func TestMachineOnTheAPIServer(t *testing.T) {
 }
 
 func nudge(s *site, p *kubevirt.Provider, spec hypervisor.MachineSpec) bool {
-	_, _ = further(s.t.Context(), p, &spec)
+	_, _ = conformance.Further(s.t.Context(), p, &spec, seed)
 
 	return false
 }
@@ -161,7 +137,7 @@ func (s *site) eventually(what string, ok func() bool) {
 
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("never came true: %s", what)
+			s.t.Fatalf("never came true: %s; problems %v", what, s.sim.Problems())
 		}
 	}
 }
@@ -250,7 +226,7 @@ func TestWaitingIsExplained(t *testing.T) {
 func (s *site) message(p *kubevirt.Provider, spec hypervisor.MachineSpec, want string) {
 	s.t.Helper()
 	s.eventually("the message says "+want, func() bool {
-		m, err := further(s.t.Context(), p, &spec)
+		m, err := conformance.Further(s.t.Context(), p, &spec, seed)
 
 		return err == nil && strings.Contains(m.Message, want)
 	})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	virtv1 "kubevirt.io/api/core/v1"
 
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
@@ -46,7 +48,7 @@ func TestLife(t *testing.T) {
 		t.Error("a machine that was stopped runs on as the same instance")
 	}
 
-	w.delete(w.vm("a"))
+	check(t, env.Client.Delete(t.Context(), w.vm("a")))
 	w.eventually("the machine is gone", func() bool { return w.vm("a") == nil && w.vmi("a") == nil })
 }
 
@@ -156,11 +158,11 @@ func TestGuest(t *testing.T) {
 
 		return vmi != nil && vmi.Status.Phase == virtv1.Scheduling
 	})
-	w.secret("init", map[string]string{"user-data": "#cloud-config\n", "meta-data": "instance-id: a\n"})
 
-	if diff := cmp.Diff(map[string][]byte{
-		"user-data": []byte("#cloud-config\n"), "meta-data": []byte("instance-id: a\n"),
-	}, <-read); diff != "" {
+	data := map[string][]byte{"user-data": []byte("#cloud-config\n"), "meta-data": []byte("instance-id: a\n")}
+	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "init"}, Data: data})
+
+	if diff := cmp.Diff(data, <-read); diff != "" {
 		t.Errorf("cloud-init Secret (-want +got):\n%s", diff)
 	}
 

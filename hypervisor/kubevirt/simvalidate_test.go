@@ -97,7 +97,7 @@ func TestValidate(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			w := &world{T: t}
+			w := &world{T: t, site: &site{}}
 			vm := w.machine("a", virtv1.RunStrategyHalted)
 			c.change(vm, &vm.Spec.Template.Spec)
 
@@ -122,7 +122,7 @@ func TestValidate(t *testing.T) {
 func TestMachineWithoutMemoryDoesNotStart(t *testing.T) {
 	t.Parallel()
 
-	w := &world{T: t, namespace: env.Namespace(t)}
+	w := &world{T: t, site: &site{t: t, namespace: env.Namespace(t)}}
 
 	sim, err := simkubevirt.Start(env.Config, simkubevirt.Options{Namespaces: []string{w.namespace}, Judge: upstream.VirtAPI(t)})
 	if err != nil {
@@ -135,6 +135,7 @@ func TestMachineWithoutMemoryDoesNotStart(t *testing.T) {
 		}
 	})
 
+	w.sim = sim
 	vm := w.machine("a", virtv1.RunStrategyAlways)
 	vm.Spec.Template.Spec.Domain.Memory = nil
 	w.create(vm)

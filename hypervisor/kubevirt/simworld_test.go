@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,26 +16,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
-	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
-// world is one namespace with its KubeVirt.
+// world is a site with its own machines.
 type world struct {
 	*testing.T
 	*simkubevirt.Cluster
-
-	namespace string
+	*site
 }
 
 func newWorld(t *testing.T, options simkubevirt.Options) *world {
 	t.Helper()
 
-	w := &world{T: t, namespace: env.Namespace(t)}
-	options.Namespaces, options.Judge = []string{w.namespace}, upstream.VirtAPI(t)
-	w.Cluster = kubevirttest.New(t, env.Config, options)
+	s := newSiteWith(t, options)
 
-	return w
+	return &world{T: t, Cluster: s.sim, site: s}
 }
 
 func (w *world) key(name string) types.NamespacedName {
@@ -72,14 +66,6 @@ func (w *world) create(obj client.Object) {
 	w.Helper()
 
 	if err := env.Client.Create(w.Context(), obj); err != nil {
-		w.Fatal(err)
-	}
-}
-
-func (w *world) delete(obj client.Object) {
-	w.Helper()
-
-	if err := env.Client.Delete(w.Context(), obj); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -120,34 +106,13 @@ func found[T client.Object](w *world, name string, into T) T {
 
 const patience = time.Minute
 
-func (w *world) eventually(what string, ok func() bool) {
-	w.Helper()
-
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.Fatalf("never came true: %s; problems %v", what, w.Problems())
-		}
-	}
-}
-
 func (w *world) status(name string, want virtv1.VirtualMachinePrintableStatus) {
 	w.Helper()
+	w.eventually(fmt.Sprintf("machine %s is %s", name, want), func() bool {
+		vm := w.vm(name)
 
-	var got virtv1.VirtualMachinePrintableStatus
-
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		if vm := w.vm(name); vm != nil {
-			got = vm.Status.PrintableStatus
-		}
-
-		if got == want {
-			return
-		}
-
-		if time.Now().After(deadline) {
-			w.Fatalf("machine %s is %q, want %q; problems %v", name, got, want, w.Problems())
-		}
-	}
+		return vm != nil && vm.Status.PrintableStatus == want
+	})
 }
 
 func (w *world) strategy(name string, strategy virtv1.VirtualMachineRunStrategy) {
@@ -159,9 +124,4 @@ func (w *world) strategy(name string, strategy virtv1.VirtualMachineRunStrategy)
 	if err := env.Client.Patch(w.Context(), vm, patch); err != nil {
 		w.Fatal(err)
 	}
-}
-
-func (w *world) secret(name string, data map[string]string) {
-	w.Helper()
-	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, StringData: data})
 }

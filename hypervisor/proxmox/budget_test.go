@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -55,7 +58,7 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 	until := func(do func() (bool, error)) error {
 		for {
 			ready, err := do()
-			if err != nil && !transient(err) {
+			if err != nil && !conformance.Passing(err) {
 				return err
 			}
 
@@ -174,8 +177,7 @@ func TestCallsPerMachine(t *testing.T) {
 			m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: 100 * time.Millisecond}
 
 			s := pvetest.New(t, m)
-			quick := fast(t)
-			f := newFleet(t, s, machines, func(o *hypervisor.Options) { quick(nil, o) })
+			f := newFleet(t, s, machines, func(*hypervisor.Options) {})
 
 			runFleet(t, f, machines, c.disk)
 
@@ -195,9 +197,7 @@ func TestCallsPerMachine(t *testing.T) {
 				}
 			}
 
-			if left := s.Snapshot(); len(left.Made())+len(left.ISOs()) > 0 {
-				t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
-			}
+			nothingLeft(t, s)
 		})
 	}
 }
@@ -213,23 +213,16 @@ func TestSharedCallsDoNotGrow(t *testing.T) {
 		s := pvetest.New(t, m)
 		p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
 			c.ClonesPerStorage = machines
-			o.TaskInterval, o.ListInterval = time.Hour, time.Hour
+			o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, time.Hour, time.Hour
 		})
 
 		for n := range machines {
-			sp := spec(n + 1)
-
-			reserved, err := p.Reserve(t.Context(), sp)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			sp.ID, sp.Node = reserved.ID, reserved.Node
+			sp := reserve(t, p, spec(n+1))
 			if _, err := p.Start(t.Context(), sp, seed); err != nil {
 				t.Fatal(err)
 			}
 
-			if _, err := p.Get(t.Context(), hypervisor.MachineRef{ID: sp.ID, Owner: sp.Owner}); err != nil {
+			if _, err := p.Get(t.Context(), refOf(sp)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -304,7 +297,7 @@ func BenchmarkBurst(b *testing.B) {
 
 		s := pvetest.New(b, m)
 		f := newFleet(b, s, machines, func(o *hypervisor.Options) {
-			o.TaskInterval, o.ListInterval = 250*time.Millisecond/scale, 2*time.Second/scale
+			o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, 250*time.Millisecond/scale, 2*time.Second/scale
 		})
 
 		start := time.Now()

@@ -44,15 +44,6 @@ func slowTasks(t *testing.T) conformance.Harness {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, func(t *testing.T) conformance.Harness {
-		t.Helper()
-
-		return harness(t, fastModel())
-	})
-}
-
-func TestConformanceSlowTasks(t *testing.T) {
-	t.Parallel()
 	conformance.Run(t, slowTasks)
 }
 

@@ -25,34 +25,38 @@ func testGates(limit int) (*gates, *clocktesting.FakeClock, *[]string) {
 	return newGates(limit, func(o hypervisor.Owner) { *woken = append(*woken, o.UID) }, clk.Now), clk, woken
 }
 
+// enters makes sure of whether an owner enters, and of how many are before it if it does not.
+func enters(t *testing.T, g *gates, storage string, n int, held, want bool, ahead int) {
+	t.Helper()
+
+	if entered, before := g.enter(storage, owner(n), held); entered != want || !entered && before != ahead {
+		t.Errorf("owner %d entered: %t, %d before it", n, entered, before)
+	}
+}
+
+func wakes(t *testing.T, woken *[]string, want ...string) {
+	t.Helper()
+
+	if diff := cmp.Diff(want, *woken); diff != "" {
+		t.Errorf("woken (-want +got):\n%s", diff)
+	}
+}
+
 func TestGateServesInOrder(t *testing.T) {
 	g, _, woken := testGates(2)
 
-	for n, want := range []bool{true, true, false, false, false} {
-		if entered, _ := g.enter("s", owner(n), false); entered != want {
-			t.Errorf("owner %d entered: %t", n, entered)
-		}
+	for n := range 5 {
+		enters(t, g, "s", n, false, n < 2, n-2)
 	}
 
-	// Coming again keeps the place in line.
-	if _, ahead := g.enter("s", owner(3), false); ahead != 1 {
-		t.Errorf("%d before owner 3", ahead)
-	}
-
+	enters(t, g, "s", 3, false, false, 1) // coming again keeps the place in line
 	g.leave("s", owner(0))
 
-	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
-	}
+	wakes(t, woken, "2")
 
 	// The place is kept for the one woken.
-	if entered, _ := g.enter("s", owner(9), false); entered {
-		t.Error("a latecomer went before the one woken")
-	}
-
-	if entered, _ := g.enter("s", owner(2), false); !entered {
-		t.Error("the one woken did not enter")
-	}
+	enters(t, g, "s", 9, false, false, 2)
+	enters(t, g, "s", 2, false, true, 0)
 }
 
 func TestGatePassesOnTurnsNotTaken(t *testing.T) {
@@ -67,9 +71,7 @@ func TestGatePassesOnTurnsNotTaken(t *testing.T) {
 		t.Error("nobody waits")
 	}
 
-	if diff := cmp.Diff([]string{"1", "2"}, *woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
-	}
+	wakes(t, woken, "1", "2")
 
 	g.leave("s", owner(2))
 
@@ -86,82 +88,49 @@ func TestGateForgetsWhoGivesUp(t *testing.T) {
 	g.leave("s", owner(1))
 	g.leave("s", owner(0))
 
-	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
-	}
+	wakes(t, woken, "2")
 }
 
 func TestGateLetsTheWantedGoFirst(t *testing.T) {
 	g, _, woken := testGates(2)
 
-	if entered, _ := g.enter("s", owner(0), true); !entered {
-		t.Error("the first to be held found no place")
-	}
-
-	if entered, _ := g.enter("s", owner(1), true); entered {
-		t.Error("those to be held left no place free")
-	}
-
-	g.enter("s", owner(2), true)
-
-	if entered, _ := g.enter("s", owner(3), false); !entered {
-		t.Error("a wanted one did not get the place that is left free")
-	}
-
-	if _, ahead := g.enter("s", owner(4), false); ahead != 0 {
-		t.Errorf("%d to be held are before a wanted one", ahead)
-	}
-
-	// What was to be held is wanted now.
-	if _, ahead := g.enter("s", owner(2), false); ahead != 1 {
-		t.Errorf("%d before the one that has come to be wanted", ahead)
-	}
-
+	// Those to be held leave one place free, which a wanted one gets.
+	enters(t, g, "s", 0, true, true, 0)
+	enters(t, g, "s", 1, true, false, 0)
+	enters(t, g, "s", 2, true, false, 1)
+	enters(t, g, "s", 3, false, true, 0)
+	enters(t, g, "s", 4, false, false, 0) // none of those to be held is before a wanted one
+	enters(t, g, "s", 2, false, false, 1) // what was to be held is wanted now
 	g.leave("s", owner(0))
 	g.leave("s", owner(3))
 
 	// The last in line is to be held, and leaves the free place free.
-	if diff := cmp.Diff([]string{"4", "2"}, *woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
-	}
+	wakes(t, woken, "4", "2")
 
 	g.enter("s", owner(4), false)
 	g.enter("s", owner(2), false)
 	g.leave("s", owner(4))
 	g.leave("s", owner(2))
 
-	if diff := cmp.Diff([]string{"4", "2", "1"}, *woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
-	}
+	wakes(t, woken, "4", "2", "1")
 }
 
 func TestGateOfOnePlaceServesBoth(t *testing.T) {
 	g, _, woken := testGates(1)
 
-	if entered, _ := g.enter("s", owner(0), true); !entered {
-		t.Error("one to be held never gets the only place")
-	}
-
+	enters(t, g, "s", 0, true, true, 0)
 	g.enter("s", owner(1), true)
 	g.enter("s", owner(2), false)
 	g.leave("s", owner(0))
 
-	if diff := cmp.Diff([]string{"2"}, *woken); diff != "" {
-		t.Errorf("woken (-want +got):\n%s", diff)
-	}
+	wakes(t, woken, "2")
 }
 
 func TestGatesAreApart(t *testing.T) {
 	g, _, _ := testGates(1)
-	g.enter("a", owner(0), false)
-
-	if entered, _ := g.enter("a", owner(1), false); entered {
-		t.Error("entered a full gate")
-	}
-
-	if entered, _ := g.enter("b", owner(1), false); !entered {
-		t.Error("one storage's gate closed another's")
-	}
+	enters(t, g, "a", 0, false, true, 0)
+	enters(t, g, "a", 1, false, false, 0)
+	enters(t, g, "b", 1, false, true, 0)
 }
 
 func TestChoose(t *testing.T) {

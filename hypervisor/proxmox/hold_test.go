@@ -5,12 +5,11 @@ package proxmox_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
@@ -34,7 +33,7 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 		specs[i] = spec(i + 1)
 		specs[i].Shape.Memory = capacity.Free.Memory / (fit + 1) * 5 / 4 &^ (1<<20 - 1)
 		specs[i].Standby = true
-		specs[i] = hold(t, p, specs[i])
+		_, specs[i] = create(t, p, specs[i])
 	}
 
 	var (
@@ -67,60 +66,27 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 		t.Fatalf("%d machines run and %d wait, want %d and %d", len(runs), len(waits), fit, machines-fit)
 	}
 
-	remove(t, p, hypervisor.MachineRef{ID: runs[0].ID, Owner: runs[0].Owner})
+	remove(t, p, runs[0])
 	create(t, p, waits[0])
 }
 
-// hold calls Create until the machine is prepared.
-func hold(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) hypervisor.MachineSpec {
-	t.Helper()
-
-	deadline := time.Now().Add(patience)
-
-	for {
-		m, err := further(t.Context(), p, &s)
-		if err != nil && !transient(err) || time.Now().After(deadline) {
-			t.Fatalf("hold %s: %s (%v)", s.Owner.Name, m.State, err)
-		}
-
-		if m.State == hypervisor.StatePrepared && err == nil {
-			return s
-		}
-
-		time.Sleep(pause)
-	}
-}
-
 // released calls Start until the machine runs, or is told that there is no room.
-func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) bool {
+func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) (runs bool) {
 	t.Helper()
-
-	deadline := time.Now().Add(patience)
-
-	for time.Now().Before(deadline) {
+	eventually(t, s.Owner.Name+" runs or waits", func() bool {
 		m, err := p.Start(t.Context(), s, seed)
+		runs = err == nil && m.State == hypervisor.StateRunning
 
-		switch {
-		case hypervisor.Is(err, hypervisor.NoCapacity):
-			if !strings.Contains(err.Error(), "waits to be started: its node pve1 has") {
-				t.Errorf("says %q", err)
-			}
+		if hypervisor.Is(err, hypervisor.NoCapacity) {
+			says(t, err, hypervisor.NoCapacity, "waits to be started: its node pve1 has")
 
-			return false
-		case err != nil && !transient(err):
-			t.Errorf("release %s: %v", s.Owner.Name, err)
-
-			return false
-		case err == nil && m.State == hypervisor.StateRunning:
 			return true
 		}
 
-		time.Sleep(pause)
-	}
+		return runs || err != nil && !conformance.Passing(err)
+	})
 
-	t.Errorf("release %s: it took too long", s.Owner.Name)
-
-	return false
+	return runs
 }
 
 // A machine that somebody else starts is no longer prepared, for whoever looks.
@@ -131,7 +97,7 @@ func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 	p := connect(t, s)
 	one := spec(1)
 	one.Standby = true
-	one = hold(t, p, one)
+	_, one = create(t, p, one)
 
 	var upid string
 	if err := root(t, s).Post(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d/status/start", one.Node, one.ID), nil, &upid); err != nil {
@@ -141,19 +107,10 @@ func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 	await(t, s, upid)
 
 	for _, provider := range []hypervisor.Provider{p, connect(t, s)} {
-		deadline := time.Now().Add(patience)
+		eventually(t, "it is seen to run", func() bool {
+			m, err := provider.Get(t.Context(), refOf(one))
 
-		for {
-			m, err := provider.Get(t.Context(), hypervisor.MachineRef{ID: one.ID, Owner: one.Owner})
-			if err == nil && m.State == hypervisor.StateRunning {
-				break
-			}
-
-			if time.Now().After(deadline) {
-				t.Fatalf("get: %s (%v)", m.State, err)
-			}
-
-			time.Sleep(pause)
-		}
+			return err == nil && m.State == hypervisor.StateRunning
+		})
 	}
 }

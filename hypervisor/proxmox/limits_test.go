@@ -60,7 +60,7 @@ func TestCallsPerNodeAreBounded(t *testing.T) {
 
 	var under most
 
-	p := connect(t, s, fast(t), func(c *hypervisor.Config, o *hypervisor.Options) {
+	p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
 		c.Nodes, c.CallsPerNode, c.ClonesPerStorage = []string{"pve1"}, calls, machines
 		o.Transport = func(next http.RoundTripper) http.RoundTripper {
 			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
@@ -111,7 +111,7 @@ func TestClonesPerStorageAreBounded(t *testing.T) {
 		running.saw(n)
 	})
 
-	p := connect(t, s, fast(t), func(c *hypervisor.Config, _ *hypervisor.Options) {
+	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
 		c.Nodes, c.ClonesPerStorage = []string{"pve1"}, clones
 	})
 
@@ -146,7 +146,7 @@ func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 
 	s := pvetest.New(t, fastModel())
 
-	p := connect(t, s, fast(t), func(_ *hypervisor.Config, o *hypervisor.Options) {
+	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
 		o.Transport = func(next http.RoundTripper) http.RoundTripper {
 			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				res, err := next.RoundTrip(r)
@@ -171,16 +171,15 @@ func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 		}
 	})
 
-	sp := spec(1)
-	made := create(t, p, sp)
+	_, sp := create(t, p, spec(1))
 
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(pause) {
-		err = p.Delete(t.Context(), hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
-		if hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.NotFound) {
-			break
-		}
-	}
+
+	eventually(t, "it is refused or gone", func() bool {
+		err = p.Delete(t.Context(), refOf(sp))
+
+		return hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.NotFound)
+	})
 
 	says(t, err, hypervisor.Rejected, "ha-manager remove vm:")
 

@@ -5,7 +5,6 @@ package proxmox_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,31 +14,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// ownIntervals has the process list machines as seldom as the operator does: one is made
-// before the next listing.
-func ownIntervals(_ *hypervisor.Config, o *hypervisor.Options) { o.TaskInterval, o.ListInterval = 0, 0 }
-
 // A listing that is older than a machine does not hide it for good.
 func TestListYoungMachine(t *testing.T) {
 	t.Parallel()
 
-	p := connect(t, pvetest.New(t, fastModel()), ownIntervals)
-	m := create(t, p, spec(1))
+	p := connect(t, pvetest.New(t, fastModel()), realTime)
+	m, _ := create(t, p, spec(1))
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+	eventually(t, "the machine is listed", func() bool {
 		all, err := p.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		if slices.ContainsFunc(all, func(x hypervisor.Machine) bool { return x.ID == m.ID }) {
-			return
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("want machine %d listed, got %+v", m.ID, all)
-		}
-	}
+		return slices.ContainsFunc(all, func(x hypervisor.Machine) bool { return x.ID == m.ID })
+	})
 }
 
 // Nor does it make a machine that this process made for one claim nobody's, when another claim
@@ -47,8 +36,8 @@ func TestListYoungMachine(t *testing.T) {
 func TestDeleteYoungMachineOfAnother(t *testing.T) {
 	t.Parallel()
 
-	p := connect(t, pvetest.New(t, fastModel()), ownIntervals)
-	m := create(t, p, spec(1))
+	p := connect(t, pvetest.New(t, fastModel()), realTime)
+	m, _ := create(t, p, spec(1))
 
 	err := p.Delete(t.Context(), hypervisor.MachineRef{ID: m.ID, Owner: spec(2).Owner})
 	if !hypervisor.Is(err, hypervisor.NotOwned) {
@@ -61,7 +50,7 @@ func TestDeleteYoungMachineOfAnother(t *testing.T) {
 func TestListingsDoNotGrowWithNodes(t *testing.T) {
 	t.Parallel()
 
-	hour := func(nodes int) (calls int) {
+	hour := func(nodes int) int {
 		s := pvetest.New(t, fastModel().WithNodes(nodes))
 		clk := clocktesting.NewFakeClock(time.Now())
 		p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = clk })
@@ -81,13 +70,7 @@ func TestListingsDoNotGrowWithNodes(t *testing.T) {
 			clk.Step(30 * time.Second)
 		}
 
-		for _, c := range s.Calls() {
-			if strings.Contains(c.Path, "/storage") {
-				calls++
-			}
-		}
-
-		return calls
+		return asked(s, "", "/storage")
 	}
 
 	const little = 1.1
@@ -101,31 +84,20 @@ func TestListingsDoNotGrowWithNodes(t *testing.T) {
 func TestListRemovedISO(t *testing.T) {
 	t.Parallel()
 
-	p := connect(t, pvetest.New(t, fastModel().WithNodes(12)), ownIntervals)
-	m := create(t, p, spec(1))
+	p := connect(t, pvetest.New(t, fastModel().WithNodes(12)), realTime)
+	_, sp := create(t, p, spec(1))
 
 	if all, err := p.List(t.Context()); err != nil || len(all) > 1 {
-		t.Fatalf("want machine %d alone, got %+v (%v)", m.ID, all, err)
+		t.Fatalf("want one machine alone, got %+v (%v)", all, err)
 	}
 
-	remove(t, p, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})
-
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+	remove(t, p, sp)
+	eventually(t, "nothing is listed", func() bool {
 		all, err := p.List(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || slices.ContainsFunc(all, func(x hypervisor.Machine) bool { return x.State == hypervisor.StateRemains }) {
+			t.Fatalf("want no remains, got %+v (%v)", all, err)
 		}
 
-		if slices.ContainsFunc(all, func(x hypervisor.Machine) bool { return x.State == hypervisor.StateRemains }) {
-			t.Fatalf("want no remains, got %+v", all)
-		}
-
-		if len(all) == 0 {
-			return
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("want nothing listed, got %+v", all)
-		}
-	}
+		return len(all) == 0
+	})
 }

@@ -9,9 +9,10 @@ import (
 	"net/http"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -26,9 +27,6 @@ type stage struct {
 	fault   pve.Fault
 	reached func(pve.State, hypervisor.Machine) bool
 }
-
-// aWhile is long enough to be met in, on a busy machine too.
-const aWhile = 2 * time.Second
 
 func stages() []stage {
 	task := func(kind string) func(pve.State, hypervisor.Machine) bool {
@@ -76,6 +74,18 @@ type find func(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec)
 // process that made them and for a new one, and nothing waits for the node.
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
+	losesNodes(t, func(restarted, shared bool) bool { return restarted == shared })
+}
+
+func TestSoakNodeLost(t *testing.T) {
+	property.Soak(t)
+	losesNodes(t, func(bool, bool) bool { return true })
+}
+
+func losesNodes(t *testing.T, tried func(restarted, shared bool) bool) {
+	t.Helper()
+
+	both := []bool{false, true}
 
 	for _, at := range stages() {
 		finds := map[string]find{"is removed": removed, "is made elsewhere": madeElsewhere}
@@ -84,8 +94,12 @@ func TestNodeLost(t *testing.T) {
 		}
 
 		for what, check := range finds {
-			for _, restarted := range []bool{false, true} {
-				for _, shared := range []bool{false, true} {
+			for _, restarted := range both {
+				for _, shared := range both {
+					if !tried(restarted, shared) {
+						continue
+					}
+
 					name := fmt.Sprintf("a machine that %s %s, restarted %t, shared storage %t", at.name, what, restarted, shared)
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
@@ -113,75 +127,69 @@ func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provid
 		at.slow(&m.Delays)
 	}
 
-	s := pvetest.New(t, m)
-	p := connect(t, s, fast(t))
+	clk, pass := standing(t)
+	s := pvetest.New(t, m, pve.WithClock(clk))
+	p := connect(t, s)
 
 	if at.fault.Kind != "" {
 		s.AddFault(at.fault)
 	}
 
-	// The first node is the one that is asked, and has the template where that is shared.
-	var want hypervisor.MachineSpec
+	want := placedElsewhere(t, p, s, at.standby)
 
-	for n := 1; want.Node == "" || want.Node == m.Nodes[0].Name; n++ {
-		want = spec(n)
-		want.Standby = at.standby
-
-		if _, err := further(t.Context(), p, &want); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause / 4) {
+	eventually(t, "it "+at.name, func() bool {
 		var made hypervisor.Machine
 
 		if at.name != "is placed" {
 			var err error
-			if made, err = further(t.Context(), p, &want); err != nil && !transient(err) {
+			if made, err = conformance.Further(t.Context(), p, &want, seed); err != nil && !conformance.Passing(err) {
 				t.Fatal(err)
 			}
 		}
 
-		if at.reached(s.Snapshot(), made) {
-			break
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("it never %s: %+v", at.name, made)
-		}
-	}
+		return at.reached(s.Snapshot(), made)
+	})
 
 	s.ClearFaults()
 	s.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: want.Node})
+	pass()
 
 	want.Standby = false
 
 	if restarted {
-		p = connect(t, s, fast(t))
+		p = connect(t, s)
 	}
 
 	return p, want
 }
 
+// placedElsewhere reserves a machine on another node than the first, which is the one that is asked,
+// and has the template where that is shared.
+func placedElsewhere(t *testing.T, p hypervisor.Provider, s *pve.Server, standby bool) (want hypervisor.MachineSpec) {
+	t.Helper()
+
+	for n := 1; want.Node == "" || want.Node == s.Model().Nodes[0].Name; n++ {
+		want = spec(n)
+		want.Standby = standby
+		want = reserve(t, p, want)
+	}
+
+	return want
+}
+
 // findGone waits until the machine is called gone.
 func findGone(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
+	eventually(t, "it is gone", func() bool {
+		_, err := p.Get(t.Context(), refOf(lost))
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
-		m, err := p.Get(t.Context(), refOf(lost))
-		if hypervisor.Is(err, hypervisor.NotFound) {
-			return
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("get: %+v, %v", m, err)
-		}
-	}
+		return hypervisor.Is(err, hypervisor.NotFound)
+	})
 }
 
 func removed(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
-	remove(t, p, refOf(lost))
+	remove(t, p, lost)
 }
 
 // madeElsewhere makes the machine, and makes sure that few of the tries count as such.
@@ -190,7 +198,7 @@ func madeElsewhere(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineS
 
 	counted := &counting{Provider: p}
 
-	if m := create(t, counted, lost); m.Node == lost.Node {
+	if m, _ := create(t, counted, lost); m.Node == lost.Node {
 		t.Errorf("it runs on node %s, which is lost", m.Node)
 	}
 
@@ -225,10 +233,6 @@ func (c *counting) Start(ctx context.Context, spec hypervisor.MachineSpec, seed 
 	return m, err
 }
 
-func refOf(s hypervisor.MachineSpec) hypervisor.MachineRef {
-	return hypervisor.MachineRef{ID: s.ID, Owner: s.Owner}
-}
-
 // A machine that was placed on a node that went offline before anything was made is placed
 // elsewhere: what were made there could not be configured.
 func TestNodeOfflineBeforeClone(t *testing.T) {
@@ -239,43 +243,20 @@ func TestNodeOfflineBeforeClone(t *testing.T) {
 			t.Parallel()
 
 			s := pvetest.New(t, fastModel().WithSharedStorage())
-			p := connect(t, s, fast(t))
-
-			// The template is on the first node, so that it could be cloned to another one.
-			want := spec(1)
-			want.Template = hypervisor.TemplateRef{ID: s.Model().Templates[0].VMID}
-
-			for n := 1; want.Node == "" || want.Node == s.Model().Nodes[0].Name; n++ {
-				want = spec(n)
-
-				if _, err := further(t.Context(), p, &want); err != nil {
-					t.Fatal(err)
-				}
-			}
+			p := connect(t, s)
+			want := placedElsewhere(t, p, s, false)
 
 			s.AddFault(pve.Fault{Kind: kind, Node: want.Node})
-			offline(t, p, want.Node)
+			eventually(t, want.Node+" is one where nothing can be made", func() bool {
+				capacity, err := p.Capacity(t.Context())
+
+				return err == nil && !slices.ContainsFunc(capacity.Nodes, func(n hypervisor.Node) bool { return n.Name == want.Node && n.Online })
+			})
 			madeElsewhere(t, p, want)
 
 			if made := s.Snapshot().Made(); len(made) != 1 || made[0].Node == want.Node {
 				t.Errorf("machines: %+v", made)
 			}
 		})
-	}
-}
-
-// offline waits until the provider takes a node for one where nothing can be made.
-func offline(t *testing.T, p hypervisor.Provider, node string) {
-	t.Helper()
-
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
-		capacity, err := p.Capacity(t.Context())
-		if err == nil && !slices.ContainsFunc(capacity.Nodes, func(n hypervisor.Node) bool { return n.Name == node && n.Online }) {
-			return
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("node %s is not offline: %+v, %v", node, capacity, err)
-		}
 	}
 }

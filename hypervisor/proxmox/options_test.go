@@ -191,6 +191,14 @@ func TestParseUPID(t *testing.T) {
 	}
 }
 
+func TestTaskSucceeded(t *testing.T) {
+	for exit, want := range map[string]bool{"OK": true, "WARNINGS: 1": true, exitLost: false, "clone failed": false} {
+		if taskSucceeded(exit) != want {
+			t.Errorf("exit status %q counts as success: %t", exit, !want)
+		}
+	}
+}
+
 func FuzzParseUPID(f *testing.F) {
 	f.Add("UPID:pve1:0000ABCD:00112233:65A1B2C3:qmclone:9000:hyperfleet@pve!op:")
 	f.Add("UPID:::::::::")

@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/leanovate/gopter/prop"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -24,7 +26,7 @@ import (
 )
 
 // briefLives is how many whole lives of a property are tried outside of `make soak`.
-const briefLives = 8
+const briefLives = 3
 
 // propertyModel has several storages and bridges to choose from.
 func propertyModel() pve.Model {
@@ -38,7 +40,7 @@ func propertyModel() pve.Model {
 func lives(t testing.TB, s *pve.Server, p hypervisor.Provider, sp hypervisor.MachineSpec, look func(pve.VMState) string) string {
 	t.Helper()
 
-	made := create(t, p, sp)
+	made, sp := create(t, p, sp)
 	vm, ok := s.Snapshot().VM(made.ID)
 	problem := "it is not there"
 
@@ -46,7 +48,7 @@ func lives(t testing.TB, s *pve.Server, p hypervisor.Provider, sp hypervisor.Mac
 		problem = look(vm)
 	}
 
-	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+	remove(t, p, sp)
 
 	if left := s.Snapshot(); problem == "" && len(left.Made())+len(left.ISOs()) > 0 {
 		problem = fmt.Sprintf("left behind: %+v %+v", left.Made(), left.ISOs())
@@ -91,15 +93,7 @@ func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
 				return problem
 			}
 
-			clones := 0
-
-			for _, c := range s.Calls() {
-				if c.Method == http.MethodPost && strings.HasSuffix(c.Path, "/clone") {
-					clones++
-				}
-			}
-
-			if clones != 1 {
+			if clones := asked(s, http.MethodPost, "/clone"); clones != 1 {
 				return fmt.Sprintf("%d clones", clones)
 			}
 
@@ -128,19 +122,23 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 			return marked(notes, proxmox.Tags(operatorUID, "lab", pool, map[string]string{key: value}), owner, 100001)
 		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
 
+	clk := conformance.FastClock(t, conformance.Speed)
+
 	property.Check(t, "each machine carries its whole ownership and tags that Proxmox takes", property.Options{Brief: briefLives}, prop.ForAll(
 		func(namespace, name, pool, key, value string) string {
 			n++
-			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Tags = map[string]string{key: value} })
+			p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
+				c.Tags, o.Clock = map[string]string{key: value}, clk
+			})
 			sp := spec(n)
 			sp.Owner.Namespace, sp.Owner.Name, sp.Owner.Pool = namespace, name, pool
-			before := time.Now().Add(-time.Second)
+			before := clk.Now().Add(-time.Second)
 
 			return lives(t, s, p, sp, func(vm pve.VMState) string {
 				notes, _ := description(vm)
 
 				r, err := proxmox.ParseRecord(notes)
-				if err == nil && (r.CreatedAt.Before(before.Truncate(time.Second)) || r.CreatedAt.After(time.Now())) {
+				if err == nil && (r.CreatedAt.Before(before.Truncate(time.Second)) || r.CreatedAt.After(clk.Now())) {
 					return fmt.Sprintf("record is %+v", r)
 				}
 
@@ -196,6 +194,7 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 		}, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
 
 	s := pvetest.New(t, propertyModel())
+	clk := conformance.FastClock(t, conformance.Speed)
 	n := 0
 
 	property.Check(t, "disks, cloud-init ISOs and network are where the cluster and the template say", property.Options{Brief: briefLives}, prop.ForAll(
@@ -204,8 +203,8 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 
 			var cluster hypervisor.Config
 
-			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
-				c.DefaultStorage, c.DefaultNetwork, c.ISOStorage = defaultStorage, defaultBridge, "local"
+			p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
+				c.DefaultStorage, c.DefaultNetwork, c.ISOStorage, o.Clock = defaultStorage, defaultBridge, "local", clk
 				cluster = *c
 			})
 			sp := spec(n)
@@ -224,12 +223,12 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 // placed tells what is wrong with where a machine's disk and network are. Its template's are
 // on the shared storage and on vmbr0.
 func placed(c hypervisor.Config, shape hypervisor.Shape, disk, net string) string {
-	wantStorage := first(shape.Storage, c.DefaultStorage, pve.DefaultSharedID)
+	wantStorage := cmp.Or(shape.Storage, c.DefaultStorage, pve.DefaultSharedID)
 	if shape.Linked {
 		wantStorage = pve.DefaultSharedID
 	}
 
-	wantNet := ",bridge=" + first(shape.Bridge, c.DefaultNetwork, "vmbr0")
+	wantNet := ",bridge=" + cmp.Or(shape.Bridge, c.DefaultNetwork, "vmbr0")
 	if shape.VLAN > 0 {
 		wantNet += fmt.Sprintf(",tag=%d", shape.VLAN)
 	}
@@ -239,16 +238,6 @@ func placed(c hypervisor.Config, shape hypervisor.Shape, disk, net string) strin
 		return fmt.Sprintf("disk is %s, not on %s", disk, wantStorage)
 	case !strings.HasSuffix(net, wantNet):
 		return fmt.Sprintf("network is %s, not %s", net, wantNet)
-	}
-
-	return ""
-}
-
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
 	}
 
 	return ""
@@ -291,7 +280,9 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, propertyModel())
-	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin, c.IDMax = 100, 199 })
+	clk := conformance.FastClock(t, conformance.Speed)
+	ids := func(c *hypervisor.Config, o *hypervisor.Options) { c.IDMin, c.IDMax, o.Clock = 100, 199, clk }
+	p := connect(t, s, ids)
 	admin := root(t, s)
 	changes := gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record")
 	yes := gen.Bool()
@@ -335,7 +326,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 
 			provider := hypervisor.Provider(p)
 			if fresh {
-				provider = connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.IDMin, c.IDMax = 100, 199 })
+				provider = connect(t, s, ids)
 			}
 
 			before, _ := s.Snapshot().VM(101)
@@ -359,7 +350,7 @@ func attack(t testing.TB, p hypervisor.Provider, n int) string {
 
 	sp := spec(n)
 	sp.ID, sp.Node = 101, "pve2"
-	ref := hypervisor.MachineRef{ID: 101, Owner: sp.Owner}
+	ref := refOf(sp)
 
 	for range 3 {
 		if _, err := p.Get(t.Context(), ref); !hypervisor.Is(err, hypervisor.NotFound) {

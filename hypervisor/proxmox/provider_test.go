@@ -7,16 +7,19 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	gopve "github.com/luthermonson/go-proxmox"
 	"go.uber.org/goleak"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
@@ -40,26 +43,6 @@ func fastModel() pve.Model {
 	return m
 }
 
-// waker collects wakes.
-type waker struct {
-	mu     sync.Mutex
-	count  map[string]int
-	signal chan struct{}
-}
-
-func newWaker() *waker { return &waker{count: map[string]int{}, signal: make(chan struct{}, 1)} }
-
-func (w *waker) wake(o hypervisor.Owner) {
-	w.mu.Lock()
-	w.count[o.UID]++
-	w.mu.Unlock()
-
-	select {
-	case w.signal <- struct{}{}:
-	default:
-	}
-}
-
 func config(s *pve.Server) hypervisor.Config {
 	tls, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
 	if err != nil {
@@ -73,17 +56,25 @@ func config(s *pve.Server) hypervisor.Config {
 	}
 }
 
-func options(wake func(hypervisor.Owner)) hypervisor.Options {
+// fast has a provider look often, by a clock that runs faster than real time.
+func fast(t testing.TB) hypervisor.Options {
+	t.Helper()
+
 	return hypervisor.Options{
-		OperatorUID: operatorUID, Wake: wake,
-		TaskInterval: pause, ListInterval: pause,
+		OperatorUID: operatorUID, Wake: func(hypervisor.Owner) {}, Clock: conformance.FastClock(t, conformance.Speed),
+		TaskInterval: conformance.Speed * pause / 2, ListInterval: conformance.Speed * pause / 2,
 	}
+}
+
+// realTime has it look as seldom as the operator does.
+func realTime(_ *hypervisor.Config, o *hypervisor.Options) {
+	o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, 0, 0
 }
 
 func connect(t testing.TB, s *pve.Server, change ...func(*hypervisor.Config, *hypervisor.Options)) hypervisor.Connection {
 	t.Helper()
 
-	c, o := config(s), options(newWaker().wake)
+	c, o := config(s), fast(t)
 	for _, f := range change {
 		f(&c, &o)
 	}
@@ -115,86 +106,82 @@ func seed(context.Context) (hypervisor.Seed, error) {
 	}, nil
 }
 
-// further reserves an id, or has the machine made, and started unless it is on standby.
-func further(
-	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec,
-) (hypervisor.Machine, error) {
-	switch {
-	case s.ID == 0:
-		reserved, err := p.Reserve(ctx, *s)
-		if err == nil {
-			s.ID, s.Node = reserved.ID, reserved.Node
-		}
-
-		return hypervisor.Machine{}, err
-	case s.Standby:
-		return p.Ensure(ctx, *s)
-	default:
-		return p.Start(ctx, *s, seed)
-	}
-}
-
-// create goes on until the machine runs.
-func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hypervisor.Machine {
+// reserve gives the spec of a machine with its id and node.
+func reserve(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hypervisor.MachineSpec {
 	t.Helper()
 
-	deadline := time.Now().Add(patience)
-
-	for {
-		m, err := further(t.Context(), p, &s)
-		if hypervisor.Is(err, hypervisor.IDTaken) {
-			s.ID, s.Node = 0, "" // another place is reserved, as the operator does
-
-			continue
-		}
-
-		if err != nil && !transient(err) {
-			t.Fatalf("create %s: %v", s.Owner.Name, err)
-		}
-
-		if m.State == hypervisor.StateRunning && err == nil {
-			return m
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("create %s: still %s %q (%v)", s.Owner.Name, m.State, m.Message, err)
-		}
-
-		time.Sleep(pause)
+	reserved, err := p.Reserve(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
 	}
+
+	s.ID, s.Node = reserved.ID, reserved.Node
+
+	return s
 }
 
-func transient(err error) bool {
-	switch hypervisor.KindOf(err) {
-	case "", hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity:
-		return true
-	default:
-		return false
+// create goes on until the machine runs, or is prepared if it is on standby, and gives its spec with
+// its id, too.
+func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) (hypervisor.Machine, hypervisor.MachineSpec) {
+	t.Helper()
+
+	want := hypervisor.StateRunning
+	if s.Standby {
+		want = hypervisor.StatePrepared
+	}
+
+	m, err := conformance.Create(t.Context(), p, &s, seed)
+	if err != nil || m.State != want {
+		t.Fatalf("create %s: it is %s (%v)", s.Owner.Name, m.State, err)
+	}
+
+	return m, s
+}
+
+// eventually waits for what comes by itself.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(pause) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came true: %s", what)
+		}
 	}
 }
 
 // remove calls Delete until nothing is left.
-func remove(t testing.TB, p hypervisor.Provider, ref hypervisor.MachineRef) {
+func remove(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) {
 	t.Helper()
 
-	deadline := time.Now().Add(patience)
-
-	for {
-		err := p.Delete(t.Context(), ref)
-		if hypervisor.Is(err, hypervisor.NotFound) {
-			return
-		}
-
-		if err != nil && !transient(err) {
-			t.Fatalf("delete %s: %v", ref.Owner.Name, err)
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("delete %s: %v", ref.Owner.Name, err)
-		}
-
-		time.Sleep(pause)
+	if err := conformance.Remove(t.Context(), p, refOf(s)); err != nil {
+		t.Fatal(err)
 	}
+}
+
+func refOf(s hypervisor.MachineSpec) hypervisor.MachineRef {
+	return hypervisor.MachineRef{ID: s.ID, Owner: s.Owner}
+}
+
+// nothingLeft makes sure that no machine and no cloud-init ISO is left.
+func nothingLeft(t testing.TB, s *pve.Server) {
+	t.Helper()
+
+	if left := s.Snapshot(); len(left.Made())+len(left.ISOs()) > 0 {
+		t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
+	}
+}
+
+// asked counts the calls whose method, if it is given, and path are these.
+func asked(s *pve.Server, method, path string) int {
+	n := 0
+
+	for _, c := range s.Calls() {
+		if (method == "" || c.Method == method) && strings.Contains(c.Path, path) {
+			n++
+		}
+	}
+
+	return n
 }
 
 // A life's calls, in order: what a machine costs, and that each change is preceded by a
@@ -202,11 +189,12 @@ func remove(t testing.TB, p hypervisor.Provider, ref hypervisor.MachineRef) {
 func TestCallsOfALife(t *testing.T) {
 	t.Parallel()
 
+	const slower = 10 // else its owner would have to be looked at twice before it is stopped and destroyed
+
 	s := pvetest.New(t, fastModel())
-	p := connect(t, s)
-	sp := spec(1)
-	m := create(t, p, sp)
-	remove(t, p, hypervisor.MachineRef{ID: m.ID, Owner: sp.Owner})
+	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = conformance.FastClock(t, slower) })
+	m, sp := create(t, p, spec(1))
+	remove(t, p, sp)
 
 	want := []string{
 		"POST /nodes/{node}/qemu/{vmid}/clone",
@@ -247,31 +235,20 @@ func TestAddress(t *testing.T) { //nolint:paralleltest // it counts calls, and w
 	m.Delays.Agent = time.Millisecond
 
 	s := pvetest.New(t, m)
-	p := connect(t, s, fast(t))
-	sp := spec(1)
-	made := create(t, p, sp)
-	ref := hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner}
-	deadline := time.Now().Add(patience)
+	p := connect(t, s)
+	made, sp := create(t, p, spec(1))
 
-	for {
-		got, err := p.Get(t.Context(), ref)
+	eventually(t, "it has an address", func() bool {
+		got, err := p.Get(t.Context(), refOf(sp))
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		if got.IP != "" {
-			break
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatal("no address was found")
-		}
-
-		time.Sleep(pause)
-	}
+		return got.IP != ""
+	})
 
 	s.PowerOff(made.ID)
-	remove(t, p, ref)
+	remove(t, p, sp)
 
 	byMachine, clones, uploads, _ := costs(s)
 
@@ -316,21 +293,7 @@ func occupy(t testing.TB, s *pve.Server, id int) {
 func await(t testing.TB, s *pve.Server, upid string) {
 	t.Helper()
 
-	deadline := time.Now().Add(patience)
-
-	for time.Now().Before(deadline) {
-		for _, task := range s.Snapshot().Tasks {
-			if task.UPID == upid && task.Exit != "" {
-				return
-			}
-		}
-
-		time.Sleep(pause)
-	}
-
-	t.Fatalf("task %s has not ended", upid)
-}
-
-func newConnection(c hypervisor.Config, o hypervisor.Options) (hypervisor.Connection, error) {
-	return proxmox.New(c, o)
+	eventually(t, "task "+upid+" has ended", func() bool {
+		return slices.ContainsFunc(s.Snapshot().Tasks, func(task pve.TaskState) bool { return task.UPID == upid && task.Exit != "" })
+	})
 }

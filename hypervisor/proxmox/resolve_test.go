@@ -15,6 +15,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
+// changed connects to a simulator whose model, or the connection's configuration, is changed.
+func changed(t *testing.T, model func(*pve.Model), config func(*hypervisor.Config)) hypervisor.Connection {
+	t.Helper()
+
+	m := fastModel()
+	if model != nil {
+		model(&m)
+	}
+
+	return connect(t, pvetest.New(t, m), func(c *hypervisor.Config, _ *hypervisor.Options) {
+		if config != nil {
+			config(c)
+		}
+	})
+}
+
 func TestResolve(t *testing.T) {
 	t.Parallel()
 
@@ -36,16 +52,7 @@ func TestResolve(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			m := fastModel()
-			if c.model != nil {
-				c.model(&m)
-			}
-
-			p := connect(t, pvetest.New(t, m), func(hc *hypervisor.Config, _ *hypervisor.Options) {
-				if c.config != nil {
-					c.config(hc)
-				}
-			})
+			p := changed(t, c.model, c.config)
 
 			found, err := p.Resolve(t.Context(), c.ref, spec(1).Shape)
 			if err != nil || len(found) != c.want {
@@ -120,16 +127,7 @@ func TestResolveRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			m := fastModel()
-			if c.model != nil {
-				c.model(&m)
-			}
-
-			p := connect(t, pvetest.New(t, m), func(hc *hypervisor.Config, _ *hypervisor.Options) {
-				if c.config != nil {
-					c.config(hc)
-				}
-			})
+			p := changed(t, c.model, c.config)
 
 			shape := spec(1).Shape
 			if c.shape != nil {
@@ -176,13 +174,16 @@ func TestBuiltin(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	reserved, err := p.Reserve(t.Context(), sp)
-	if err != nil {
-		t.Fatal(err)
+	made, sp := create(t, p, sp)
+
+	found, err := filepath.Glob(filepath.Join(dir, "hf-*-user.yaml"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("snippets: %v (%v)", found, err)
 	}
 
-	sp.ID, sp.Node = reserved.ID, reserved.Node
-	made := createBuiltin(t, p, sp, dir)
+	if info, err := os.Stat(found[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v (%v)", info.Mode(), err)
+	}
 
 	vm, _ := s.Snapshot().VM(made.ID)
 	for option, want := range map[string]string{
@@ -198,30 +199,11 @@ func TestBuiltin(t *testing.T) {
 		t.Errorf("cicustom is %q", custom)
 	}
 
-	remove(t, p, hypervisor.MachineRef{ID: made.ID, Owner: sp.Owner})
+	remove(t, p, sp)
 
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("snippets left: %v (%v)", left, err)
 	}
-}
-
-// createBuiltin creates a machine and looks at the files it leaves for cloud-init.
-func createBuiltin(t testing.TB, p hypervisor.Provider, sp hypervisor.MachineSpec, dir string) hypervisor.Machine {
-	t.Helper()
-
-	made := create(t, p, sp)
-
-	files, err := filepath.Glob(filepath.Join(dir, "hf-*-user.yaml"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("snippets: %v (%v)", files, err)
-	}
-
-	info, err := os.Stat(files[0])
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v (%v)", info.Mode(), err)
-	}
-
-	return made
 }
 
 // What was made looks as it was wanted.
@@ -241,7 +223,7 @@ func TestConfiguration(t *testing.T) {
 	sp := spec(1)
 	sp.Shape.Bridge, sp.Shape.VLAN, sp.Shape.Disk = "vmbr1", 42, 30*gib
 
-	made := create(t, p, sp)
+	made, _ := create(t, p, sp)
 	vm, _ := s.Snapshot().VM(made.ID)
 
 	for option, want := range map[string]string{

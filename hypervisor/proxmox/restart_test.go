@@ -5,7 +5,6 @@ package proxmox_test
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -28,54 +28,84 @@ func byPool(m *pve.Model) {
 	}
 }
 
-// grants are the two ways of docs/guides/proxmox-permissions.md.
-func grants() map[string]func(*pve.Model) {
-	return map[string]func(*pve.Model){"by pool": byPool, "on /vms": func(*pve.Model) {}}
+// eachGrant tries the two ways of docs/guides/proxmox-permissions.md.
+func eachGrant(t *testing.T, try func(t *testing.T, grant func(*pve.Model))) {
+	t.Helper()
+
+	for name, grant := range map[string]func(*pve.Model){"by pool": byPool, "on /vms": func(*pve.Model) {}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			try(t, grant)
+		})
+	}
 }
+
+// standing is a simulator's time: it stands, so that tasks last, until pass is called.
+func standing(t *testing.T) (clk *clocktesting.FakeClock, pass func()) {
+	t.Helper()
+
+	clk = clocktesting.NewFakeClock(time.Now())
+
+	return clk, func() {
+		var group sync.WaitGroup
+
+		group.Go(func() {
+			for ; t.Context().Err() == nil; time.Sleep(time.Millisecond) {
+				clk.Step(aWhile / 4)
+			}
+		})
+		t.Cleanup(group.Wait)
+	}
+}
+
+// aWhile is long enough to be met in.
+const aWhile = time.Minute
 
 // A process that begins while a clone runs goes on with that clone: there is one
 // machine, nothing is refused, and nobody is told to destroy what is being made.
 func TestRestartDuringClone(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		s, want, pass := cloning(t, grant)
+		p := connect(t, s)
 
-			s, want := cloning(t, grant)
-			p := connect(t, s)
+		if _, err := p.Start(t.Context(), want, seed); err != nil && !conformance.Passing(err) {
+			t.Fatal(err)
+		}
 
-			start(t, p, want)
+		pass()
+		create(t, p, want)
 
-			made := s.Snapshot().Made()
-			if len(made) != 1 || made[0].VMID != want.ID || made[0].Starts != 1 {
-				t.Errorf("machines: %+v", made)
-			}
+		if made := s.Snapshot().Made(); len(made) != 1 || made[0].VMID != want.ID || made[0].Starts != 1 {
+			t.Errorf("machines: %+v", made)
+		}
 
-			if n := clonesAsked(s); n != 1 {
-				t.Errorf("%d clones were asked for", n)
-			}
-		})
-	}
+		if n := asked(s, http.MethodPost, "/clone"); n != 1 {
+			t.Errorf("%d clones were asked for", n)
+		}
+	})
 }
 
 // A removal that begins while a clone runs waits for it: it must not be called gone, for
 // it would be left behind.
 func TestRemovedDuringClone(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		s, want, pass := cloning(t, grant)
+		p := connect(t, s)
 
-			s, want := cloning(t, grant)
-			remove(t, connect(t, s), hypervisor.MachineRef{ID: want.ID, Owner: want.Owner})
+		if err := p.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+			t.Fatal(err)
+		}
 
-			if left := s.Snapshot().Made(); len(left) != 0 {
-				t.Errorf("left behind: %+v", left)
-			}
-		})
-	}
+		pass()
+		remove(t, p, want)
+		nothingLeft(t, s)
+	})
 }
 
 // A process that begins while a machine is destroyed waits for that: it is not another's,
@@ -83,54 +113,42 @@ func TestRemovedDuringClone(t *testing.T) {
 // its pool.
 func TestRestartDuringDestroy(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		m := fastModel()
+		m.Delays.Destroy = aWhile
+		grant(&m)
 
-			m := fastModel()
-			m.Delays.Destroy = 600 * time.Millisecond
-			grant(&m)
+		clk, pass := standing(t)
+		s := pvetest.New(t, m, pve.WithClock(clk))
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
 
-			s := pvetest.New(t, m)
-			first := connect(t, s)
-			want := spec(1)
-
-			reserved, err := first.Reserve(t.Context(), want)
-			if err != nil {
+		eventually(t, "it is being destroyed", func() bool {
+			if err := first.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
 				t.Fatal(err)
 			}
 
-			want.ID, want.Node = reserved.ID, reserved.Node
-			ref := hypervisor.MachineRef{ID: want.ID, Owner: want.Owner}
-
-			start(t, first, want)
-
-			for !slices.ContainsFunc(s.Calls(), func(c pve.Call) bool {
-				return c.Method == http.MethodDelete && c.VMID == want.ID
-			}) {
-				if err := first.Delete(t.Context(), ref); err != nil && !transient(err) {
-					t.Fatal(err)
-				}
-			}
-
-			first.Close()
-
-			for {
-				if vm, _ := s.Snapshot().VM(want.ID); vm.Config["description"] == "" {
-					break
-				}
-
-				time.Sleep(pause)
-			}
-
-			remove(t, connect(t, s), ref)
-
-			if left := s.Snapshot(); len(left.Made()) != 0 || len(left.ISOs()) != 0 {
-				t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
-			}
+			return clk.HasWaiters()
 		})
-	}
+		first.Close()
+		clk.Step(aWhile / 2)
+		eventually(t, "nothing stands in it", func() bool {
+			vm, _ := s.Snapshot().VM(want.ID)
+
+			return vm.Config["description"] == ""
+		})
+
+		second := connect(t, s)
+		if err := second.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+			t.Fatal(err)
+		}
+
+		pass()
+		remove(t, second, want)
+		nothingLeft(t, s)
+	})
 }
 
 // A machine may go between two looks of the same pass: it is looked for once more, and what is
@@ -138,66 +156,47 @@ func TestRestartDuringDestroy(t *testing.T) {
 // can't be seen any more.
 func TestGoneBetweenLooks(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		m := fastModel()
+		grant(&m)
 
-			m := fastModel()
-			grant(&m)
+		s := pvetest.New(t, m)
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
 
-			s := pvetest.New(t, m)
-			first := connect(t, s)
-			want := spec(1)
+		first.Close()
 
-			reserved, err := first.Reserve(t.Context(), want)
-			if err != nil {
-				t.Fatal(err)
-			}
+		var once sync.Once
 
-			want.ID, want.Node = reserved.ID, reserved.Node
-
-			start(t, first, want)
-			first.Close()
-
-			var once sync.Once
-
-			s.OnCall(func(c pve.Call) {
-				if c.Phase == pve.Before && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
-					once.Do(func() { s.Vanish(want.ID) })
-				}
-			})
-
-			remove(t, connect(t, s), hypervisor.MachineRef{ID: want.ID, Owner: want.Owner})
-
-			if left := s.Snapshot(); len(left.Made()) != 0 || len(left.ISOs()) != 0 {
-				t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
+		s.OnCall(func(c pve.Call) {
+			if c.Phase == pve.Before && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
+				once.Do(func() { s.Vanish(want.ID) })
 			}
 		})
-	}
+
+		remove(t, connect(t, s), want)
+		nothingLeft(t, s)
+	})
 }
 
-// cloning gives a simulator on which a clone runs that a process asked for which is gone.
-func cloning(t *testing.T, grant func(*pve.Model)) (*pve.Server, hypervisor.MachineSpec) {
+// cloning gives a simulator on which a clone runs until pass is called, and that a process asked
+// for which is gone.
+func cloning(t *testing.T, grant func(*pve.Model)) (s *pve.Server, want hypervisor.MachineSpec, pass func()) {
 	t.Helper()
 
 	m := fastModel()
-	m.Delays.Clone = 3 * time.Second // long enough to be met in on a busy machine
+	m.Delays.Clone = aWhile
 	// Its disk is its first drive: until that is copied, nothing stands in the clone's
 	// configuration but its lock.
 	m.Templates[0].NoCloudInit = true
 	grant(&m)
 
-	s := pvetest.New(t, m)
+	clk, pass := standing(t)
+	s = pvetest.New(t, m, pve.WithClock(clk))
 	first := connect(t, s)
-	want := spec(1)
-
-	reserved, err := first.Reserve(t.Context(), want)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	want.ID, want.Node = reserved.ID, reserved.Node
+	want = reserve(t, first, spec(1))
 
 	if _, err := first.Start(t.Context(), want, seed); err != nil {
 		t.Fatal(err)
@@ -209,37 +208,7 @@ func cloning(t *testing.T, grant func(*pve.Model)) (*pve.Server, hypervisor.Mach
 		t.Fatalf("no clone runs: %+v", vms)
 	}
 
-	return s, want
-}
-
-// start calls Start until the machine runs.
-func start(t *testing.T, p hypervisor.Provider, want hypervisor.MachineSpec) {
-	t.Helper()
-
-	for until := time.Now().Add(time.Minute); ; time.Sleep(pause) {
-		m, err := p.Start(t.Context(), want, seed)
-
-		switch {
-		case err != nil && !transient(err):
-			t.Fatal(err)
-		case err == nil && m.State == hypervisor.StateRunning:
-			return
-		case time.Now().After(until):
-			t.Fatalf("it does not run: %s %v", m.Message, err)
-		}
-	}
-}
-
-func clonesAsked(s *pve.Server) int {
-	n := 0
-
-	for _, c := range s.Calls() {
-		if c.Method == http.MethodPost && strings.HasSuffix(c.Path, "/clone") {
-			n++
-		}
-	}
-
-	return n
+	return s, want, pass
 }
 
 // Proxmox does not say which privilege a clone lacks, as one of two would do.
@@ -251,66 +220,39 @@ func TestCloneWithoutPrivilege(t *testing.T) {
 
 	s := pvetest.New(t, m)
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.ResourcePool = "" })
-	want := spec(1)
-
-	reserved, err := p.Reserve(t.Context(), want)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	want.ID, want.Node = reserved.ID, reserved.Node
-
-	_, err = p.Start(t.Context(), want, seed)
-	if !hypervisor.Is(err, hypervisor.Rejected) || !strings.Contains(err.Error(), "lacks VM.Allocate on /vms/") {
-		t.Errorf("got %v", err)
-	}
+	_, err := p.Start(t.Context(), reserve(t, p, spec(1)), seed)
+	says(t, err, hypervisor.Rejected, "lacks VM.Allocate on /vms/")
 }
 
 // A privilege that was taken away hides machines: that is no reason to call them gone.
 func TestPrivilegeTakenAway(t *testing.T) {
 	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
 
-	for name, grant := range grants() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		m := fastModel()
+		grant(&m)
 
-			m := fastModel()
-			grant(&m)
+		s := pvetest.New(t, m)
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
 
-			s := pvetest.New(t, m)
-			first := connect(t, s)
-			want := spec(1)
+		for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+			s.SetPrivilege(role, "VM.Audit", false)
+		}
 
-			reserved, err := first.Reserve(t.Context(), want)
-			if err != nil {
-				t.Fatal(err)
-			}
+		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
+			t.Log(who)
+			says(t, p.Delete(t.Context(), refOf(want)), hypervisor.Rejected, "VM.Audit")
+		}
 
-			want.ID, want.Node = reserved.ID, reserved.Node
-			ref := hypervisor.MachineRef{ID: want.ID, Owner: want.Owner}
+		for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+			s.SetPrivilege(role, "VM.Audit", true)
+		}
 
-			start(t, first, want)
-			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-				s.SetPrivilege(role, "VM.Audit", false)
-			}
-
-			for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
-				if err := p.Delete(t.Context(), ref); !hypervisor.Is(err, hypervisor.Rejected) ||
-					!strings.Contains(err.Error(), "VM.Audit") {
-					t.Errorf("%s: delete says %v", who, err)
-				}
-			}
-
-			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-				s.SetPrivilege(role, "VM.Audit", true)
-			}
-			remove(t, connect(t, s), ref)
-
-			if left := s.Snapshot().Made(); len(left) != 0 {
-				t.Errorf("left behind: %+v", left)
-			}
-		})
-	}
+		remove(t, connect(t, s), want)
+		nothingLeft(t, s)
+	})
 }
 
 // While no node reports, there is no template to be seen: that is no reason to say that
@@ -327,9 +269,8 @@ func TestNoReports(t *testing.T) {
 		"resolve": second(p.Resolve(t.Context(), want.Template, want.Shape)),
 		"reserve": second(p.Reserve(t.Context(), want)),
 	} {
-		if !hypervisor.Is(err, hypervisor.Unavailable) || !strings.Contains(err.Error(), "reports no status") {
-			t.Errorf("%s: %v", what, err)
-		}
+		t.Log(what)
+		says(t, err, hypervisor.Unavailable, "reports no status")
 	}
 
 	info, err := p.Check(t.Context())
@@ -344,23 +285,11 @@ func TestNoReports(t *testing.T) {
 	// What a node is silent about is there all the same.
 	heal()
 
-	made := spec(2)
-
-	reserved, err := connect(t, s).Reserve(t.Context(), made)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	made.ID, made.Node = reserved.ID, reserved.Node
-	start(t, connect(t, s), made)
+	_, made := create(t, connect(t, s), spec(2))
 
 	heal = noReports(s)
-	remove(t, connect(t, s), hypervisor.MachineRef{ID: made.ID, Owner: made.Owner})
-
-	if left := s.Snapshot(); len(left.Made()) != 0 || len(left.ISOs()) != 0 {
-		t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
-	}
-
+	remove(t, connect(t, s), made)
+	nothingLeft(t, s)
 	heal()
 
 	if _, err := connect(t, s).Resolve(t.Context(), want.Template, want.Shape); err != nil {
@@ -416,7 +345,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		t.Error(err)
 	}
 
-	if n := callsTo(s, "/nodes/pve2/"); n != 1 {
+	if n := asked(s, "", "/nodes/pve2/"); n != 1 {
 		t.Errorf("the node was asked %d times", n)
 	}
 
@@ -427,18 +356,6 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	if err != nil || strings.Contains(strings.Join(info.Warnings, "\n"), "pve2") {
 		t.Errorf("after it answers again: %q %v", info.Warnings, err)
 	}
-}
-
-func callsTo(s *pve.Server, prefix string) int {
-	n := 0
-
-	for _, c := range s.Calls() {
-		if strings.HasPrefix(c.Path, prefix) {
-			n++
-		}
-	}
-
-	return n
 }
 
 // Machines that are placed at the same time are spread as those placed one after the other.

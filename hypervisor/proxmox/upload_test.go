@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
@@ -48,20 +49,21 @@ func TestUploadForAnotherNode(t *testing.T) {
 				m.ACL = append(m.ACL, pve.ACL{Path: "/storage/" + isos, Principal: who, Role: "HyperFleetISO"})
 			}
 
-			s := pvetest.New(t, m)
-			p := connect(t, s, fast(t), func(c *hypervisor.Config, _ *hypervisor.Options) {
+			s := pvetest.New(t, m, pve.WithClock(conformance.FastClock(t, conformance.Speed)))
+			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
 				c.ISOStorage, c.Nodes = row.storage, []string{"pve2"}
 			})
 			want := spec(1)
 
 			if row.told {
-				says(t, uploadError(t, p, &want), hypervisor.UnknownOutcome, "node pve2 by SSH", "isoStorage that is shared")
+				says(t, createError(t, p, &want, hypervisor.UnknownOutcome), hypervisor.UnknownOutcome, "node pve2 by SSH", "isoStorage that is shared")
 
 				return
 			}
 
-			create(t, p, want)
-			remove(t, p, refOf(want))
+			_, want = create(t, p, want)
+			remove(t, p, want)
+			nothingLeft(t, s)
 
 			for _, call := range s.Calls() {
 				if strings.HasSuffix(call.Path, "/upload") && call.Path != "/nodes/localhost/storage/"+isos+"/upload" {
@@ -72,26 +74,6 @@ func TestUploadForAnotherNode(t *testing.T) {
 					t.Errorf("%s %s: %d %s", call.Method, call.Path, call.Status, call.Reason)
 				}
 			}
-
-			if left := s.Snapshot().ISOs(); len(left) > 0 {
-				t.Errorf("left: %+v", left)
-			}
 		})
-	}
-}
-
-// uploadError goes on until an upload has no answer.
-func uploadError(t *testing.T, p hypervisor.Provider, want *hypervisor.MachineSpec) error {
-	t.Helper()
-
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
-		_, err := further(t.Context(), p, want)
-		if hypervisor.Is(err, hypervisor.UnknownOutcome) {
-			return err
-		}
-
-		if err != nil && !transient(err) || time.Now().After(deadline) {
-			t.Fatal(err)
-		}
 	}
 }

@@ -215,10 +215,7 @@ func TestALostAgent(t *testing.T) {
 	server := buildkitetest.New(t, buildkite.Options{Clock: clk, LostTimeout: time.Minute})
 	call := stack(t, server)
 	job := server.Queue(control.JobSpec{})[0]
-	session := join(t, server, jat(t, call, job.Key))
-	if got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1"); got.code != http.StatusOK {
-		t.Fatal(got.text)
-	}
+	session, _ := acquire(t, server, call, job)
 	clk.Step(50 * time.Second)
 	if got := do(t, server, session, "POST", "/heartbeat", `{"sent_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusOK {
 		t.Errorf("heartbeat: %d %s", got.code, got.text)
@@ -338,8 +335,7 @@ func TestTheJobsEnvironment(t *testing.T) {
 	server := buildkitetest.New(t, buildkite.Options{Repository: "/srv/git/app.git"})
 	call := stack(t, server)
 	job := server.Queue(control.JobSpec{})[0]
-	session := join(t, server, jat(t, call, job.Key))
-	got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+	_, got := acquire(t, server, call, job)
 	env, _ := got.body["env"].(map[string]any)
 	for name, value := range map[string]string{
 		"BUILDKITE_REPO": "/srv/git/app.git", "BUILDKITE_COMMIT": "HEAD", "BUILDKITE_BRANCH": "main", "BUILDKITE_AGENT_NAME": "a",
@@ -359,8 +355,7 @@ func TestMetadata(t *testing.T) {
 	jobs := server.Queue(control.JobSpec{Count: 2})
 	other := server.Queue(control.JobSpec{})[0]
 	ask := func(job control.Job) func(verb, body string) answer {
-		session := join(t, server, jat(t, call, job.Key))
-		got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+		_, got := acquire(t, server, call, job)
 		token, _ := got.body["token"].(string)
 		return func(verb, body string) answer {
 			return do(t, server, token, "POST", "/jobs/"+job.Key+"/data/"+verb, body)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/buildkite/buildkitetest"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
 // answer is what the simulator said.
@@ -96,6 +97,17 @@ func join(t *testing.T, server *buildkitetest.Server, token string) string {
 		t.Fatalf("connect: %d %s", got.code, got.text)
 	}
 	return session
+}
+
+// acquire has an agent take a job, and gives its session's token and the answer.
+func acquire(t *testing.T, server *buildkitetest.Server, call func(method, path, body string) answer, job control.Job) (string, answer) {
+	t.Helper()
+	session := join(t, server, jat(t, call, job.Key))
+	got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+	if got.code != http.StatusOK {
+		t.Fatalf("acquire: %d %s", got.code, got.text)
+	}
+	return session, got
 }
 
 const lock = "X-Buildkite-Lock-Acquire-Job"

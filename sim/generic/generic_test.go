@@ -17,12 +17,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // said is what a webhook says.
 type said struct {
@@ -222,27 +225,8 @@ func TestJobsWaitAndAreCancelled(t *testing.T) {
 	}
 }
 
-func TestControlRefusesWhatCannotBe(t *testing.T) {
+func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	s := generictest.New(t, generic.Options{})
-	client := control.NewClient(s.ControlURL)
-	for name, call := range map[string]func() error{
-		"unknown source":     func() error { _, err := client.Queue(t.Context(), control.JobSpec{Repo: "other"}); return err },
-		"a workflow":         func() error { _, err := client.Queue(t.Context(), control.JobSpec{Workflow: "CI"}); return err },
-		"negative count":     func() error { _, err := client.Queue(t.Context(), control.JobSpec{Count: -1}); return err },
-		"no probability":     func() error { return client.SetFaults(t.Context(), control.Faults{WebhookLost: 2}) },
-		"a fault it has not": func() error { return client.SetFaults(t.Context(), control.Faults{DeleteBusy: 0.5}) },
-		"broken secret": func() error {
-			return client.SetWebhook(t.Context(), control.WebhookTarget{URL: "http://127.0.0.1:1", Secret: "whsec_***"})
-		},
-	} {
-		if err := call(); err == nil {
-			t.Errorf("%s is taken", name)
-		}
-	}
-	if code, _ := post(t, s.ControlURL+"/sim/jobs", "application/json", `{"unknown":1}`); code != http.StatusBadRequest {
-		t.Errorf("an unknown field is answered %d", code)
-	}
 	for name, opts := range map[string]generic.Options{
 		"empty source":   {Sources: []string{""}},
 		"signature":      {Sign: "none"},
@@ -283,6 +267,9 @@ func TestCommandsAreWatched(t *testing.T) {
 	for _, step := range steps {
 		if code, said := post(t, step.url, step.media, step.body); code != step.code {
 			t.Errorf("%s: %d %s, want %d", step.name, code, said, step.code)
+		}
+		if told, err := control.NewClient(s.ControlURL).Violations(t.Context()); err != nil || len(told) != step.breaches {
+			t.Errorf("%s: the control API tells violations %v, %v", step.name, told, err)
 		}
 		if got := s.TakeViolations(); len(got) != step.breaches {
 			t.Errorf("%s: violations %v, want %d", step.name, got, step.breaches)

@@ -6,6 +6,8 @@ package generic_test
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -64,10 +66,12 @@ func TestMainProgram(t *testing.T) {
 	}
 }
 
+// A job that is told to stop is cancelled, and nothing that it has started lives on.
 func TestToldToStop(t *testing.T) {
 	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
 	for name, spec := range map[string]control.JobSpec{
-		"waiting": {Duration: time.Hour}, "in a command": {Command: "sleep 3600"},
+		"waiting": {Duration: time.Hour}, "in a command": {Command: "sleep 3600 & echo $! >" + file + "; wait"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,10 +83,21 @@ func TestToldToStop(t *testing.T) {
 			program := simjob.Program{Stdout: &out, Stderr: &out, Getenv: func(k string) string { return env[k] }}
 			done := make(chan int, 1)
 			go func() { done <- program.Main(ctx) }()
-			s.Eventually("it runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+			var child []byte
+			s.Eventually("it runs", func(st control.State) bool {
+				child, _ = os.ReadFile(file)
+				return st.Jobs[0].Status == "in_progress" && (spec.Command == "" || bytes.HasSuffix(child, []byte("\n")))
+			})
 			cancel()
 			if code := <-done; code != simjob.ExitStopped || s.State().Jobs[0].Conclusion != "cancelled" {
 				t.Errorf("exit code %d, job %+v\n%s", code, s.State().Jobs[0], &out)
+			}
+			if spec.Command == "" {
+				return
+			}
+			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
+			if err == nil && !strings.Contains(string(stat), ") Z ") { // one that nobody has waited for does not live
+				t.Errorf("its child lives on: %s", stat)
 			}
 		})
 	}

@@ -28,52 +28,50 @@ func TestUnknownFieldsArePassedOver(t *testing.T) {
 }
 
 // TestRunnerCalls makes every runner call at each level through a real client,
-// under both base paths.
+// and those of one level under the base path of Enterprise Server.
 func TestRunnerCalls(t *testing.T) {
 	req := &gh.GenerateJITConfigRequest{Name: "vm-1", RunnerGroupID: 1, Labels: []string{"self-hosted", "gpu"}}
-	for _, prefix := range []string{"", "/api/v3"} {
-		t.Run("repository"+prefix, func(t *testing.T) {
-			s := githubtest.New(t, github.Options{})
-			a := client(t, s.URL+prefix, githubtest.PAT).Actions
-			token, _, err := a.CreateRegistrationToken(t.Context(), "octo-org", "octo-repo")
-			checkLife(t, token.GetExpiresAt(), err)
-			remove, _, err := a.CreateRemoveToken(t.Context(), "octo-org", "octo-repo")
-			checkLife(t, remove.GetExpiresAt(), err)
-			made, _, err := a.GenerateRepoJITConfig(t.Context(), "octo-org", "octo-repo", req)
-			must(t, err)
-			list, _, err := a.ListRunners(t.Context(), "octo-org", "octo-repo", &gh.ListRunnersOptions{Name: new("vm-1")})
-			must(t, err)
-			got, _, err := a.GetRunner(t.Context(), "octo-org", "octo-repo", made.GetRunner().GetID())
-			must(t, err)
-			checkRunner(t, list, got)
-			_, _, err = a.ListRunnerApplicationDownloads(t.Context(), "octo-org", "octo-repo")
-			must(t, err)
-			_, err = a.RemoveRunner(t.Context(), "octo-org", "octo-repo", got.GetID())
-			must(t, err)
-			if _, resp, _ := a.GetRunner(t.Context(), "octo-org", "octo-repo", got.GetID()); resp.StatusCode != http.StatusNotFound {
-				t.Errorf("a deleted runner answers %d", resp.StatusCode)
-			}
-		})
-		t.Run("organisation"+prefix, func(t *testing.T) {
-			s := githubtest.New(t, github.Options{})
-			a := client(t, s.URL+prefix, githubtest.PAT).Actions
-			token, _, err := a.CreateOrganizationRegistrationToken(t.Context(), "octo-org")
-			checkLife(t, token.GetExpiresAt(), err)
-			remove, _, err := a.CreateOrganizationRemoveToken(t.Context(), "octo-org")
-			checkLife(t, remove.GetExpiresAt(), err)
-			made, _, err := a.GenerateOrgJITConfig(t.Context(), "octo-org", req)
-			must(t, err)
-			list, _, err := a.ListOrganizationRunners(t.Context(), "octo-org", nil)
-			must(t, err)
-			got, _, err := a.GetOrganizationRunner(t.Context(), "octo-org", made.GetRunner().GetID())
-			must(t, err)
-			checkRunner(t, list, got)
-			_, _, err = a.ListOrganizationRunnerApplicationDownloads(t.Context(), "octo-org")
-			must(t, err)
-			_, err = a.RemoveOrganizationRunner(t.Context(), "octo-org", got.GetID())
-			must(t, err)
-		})
-	}
+	t.Run("repository", func(t *testing.T) {
+		s := githubtest.New(t, github.Options{})
+		a := client(t, s.URL, githubtest.PAT).Actions
+		token, _, err := a.CreateRegistrationToken(t.Context(), "octo-org", "octo-repo")
+		checkLife(t, token.GetExpiresAt(), err)
+		remove, _, err := a.CreateRemoveToken(t.Context(), "octo-org", "octo-repo")
+		checkLife(t, remove.GetExpiresAt(), err)
+		made, _, err := a.GenerateRepoJITConfig(t.Context(), "octo-org", "octo-repo", req)
+		must(t, err)
+		list, _, err := a.ListRunners(t.Context(), "octo-org", "octo-repo", &gh.ListRunnersOptions{Name: new("vm-1")})
+		must(t, err)
+		got, _, err := a.GetRunner(t.Context(), "octo-org", "octo-repo", made.GetRunner().GetID())
+		must(t, err)
+		checkRunner(t, list, got)
+		_, _, err = a.ListRunnerApplicationDownloads(t.Context(), "octo-org", "octo-repo")
+		must(t, err)
+		_, err = a.RemoveRunner(t.Context(), "octo-org", "octo-repo", got.GetID())
+		must(t, err)
+		if _, resp, _ := a.GetRunner(t.Context(), "octo-org", "octo-repo", got.GetID()); resp.StatusCode != http.StatusNotFound {
+			t.Errorf("a deleted runner answers %d", resp.StatusCode)
+		}
+	})
+	t.Run("organisation", func(t *testing.T) {
+		s := githubtest.New(t, github.Options{})
+		a := client(t, s.URL+"/api/v3", githubtest.PAT).Actions
+		token, _, err := a.CreateOrganizationRegistrationToken(t.Context(), "octo-org")
+		checkLife(t, token.GetExpiresAt(), err)
+		remove, _, err := a.CreateOrganizationRemoveToken(t.Context(), "octo-org")
+		checkLife(t, remove.GetExpiresAt(), err)
+		made, _, err := a.GenerateOrgJITConfig(t.Context(), "octo-org", req)
+		must(t, err)
+		list, _, err := a.ListOrganizationRunners(t.Context(), "octo-org", nil)
+		must(t, err)
+		got, _, err := a.GetOrganizationRunner(t.Context(), "octo-org", made.GetRunner().GetID())
+		must(t, err)
+		checkRunner(t, list, got)
+		_, _, err = a.ListOrganizationRunnerApplicationDownloads(t.Context(), "octo-org")
+		must(t, err)
+		_, err = a.RemoveOrganizationRunner(t.Context(), "octo-org", got.GetID())
+		must(t, err)
+	})
 	t.Run("enterprise", func(t *testing.T) {
 		s := githubtest.New(t, github.Options{Enterprise: "octo"})
 		e := client(t, s.URL, githubtest.PAT).Enterprise

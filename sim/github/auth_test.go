@@ -150,15 +150,7 @@ func TestInstallationTokens(t *testing.T) {
 	s := githubtest.New(t, github.Options{Clock: clk, App: app(key, runnerRights(), "octo-org/octo-repo"), Repos: []github.Repo{
 		{FullName: githubtest.Repo, Private: true}, {FullName: "octo-org/second", Private: true}, {FullName: "else/where", Private: true},
 	}})
-	jwt := func() string {
-		now := clk.Now()
-		token, err := protocol.Sign(key, protocol.Claims{
-			Issuer: json.RawMessage("4711"), IssuedAt: json.Number(strconv.FormatInt(now.Unix(), 10)),
-			Expires: json.Number(strconv.FormatInt(now.Add(time.Minute).Unix(), 10)),
-		})
-		must(t, err)
-		return "Bearer " + token
-	}
+	jwt := func() string { return "Bearer " + appJWT(t, key, clk.Now()) }
 	path := "/app/installations/50000001/access_tokens"
 	mint := func(t *testing.T, body any) answer {
 		t.Helper()
@@ -320,10 +312,9 @@ func TestSlowJITConfig(t *testing.T) {
 	}
 }
 
-// appJWT signs in as the App for a few minutes of real time.
-func appJWT(t *testing.T, key *rsa.PrivateKey) string {
+// appJWT signs in as the App for a few minutes.
+func appJWT(t *testing.T, key *rsa.PrivateKey, now time.Time) string {
 	t.Helper()
-	now := time.Now()
 	token, err := protocol.Sign(key, protocol.Claims{
 		Issuer: json.RawMessage("4711"), IssuedAt: json.Number(strconv.FormatInt(now.Unix(), 10)),
 		Expires: json.Number(strconv.FormatInt(now.Add(5*time.Minute).Unix(), 10)),

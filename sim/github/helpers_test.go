@@ -5,15 +5,11 @@ package github_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,27 +17,14 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
-	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
-
-// asForgesim makes this test program behave as the forgesim program.
-const asForgesim = "HYPERFLEET_TEST_AS_FORGESIM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asForgesim) != "" {
-		os.Exit(runForgesim(os.Args[1:]))
-	}
-	os.Exit(m.Run())
-}
 
 func client(t *testing.T, base, token string) *gh.Client {
 	t.Helper()
 	base += "/"
 	c, err := gh.NewClient(gh.WithAuthToken(token), gh.WithURLs(&base, &base), gh.WithDisableRateLimitCheck())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -53,8 +36,8 @@ type answer struct {
 	body   map[string]any
 }
 
-// call makes one request with a raw Authorization header.
-func call(t *testing.T, s *githubtest.Server, method, path, auth string, body any) answer {
+// call makes one request with a raw Authorization header, and further headers by name and value.
+func call(t *testing.T, s *githubtest.Server, method, path, auth string, body any, header ...string) answer {
 	t.Helper()
 	var reader io.Reader = http.NoBody
 	switch b := body.(type) {
@@ -63,9 +46,7 @@ func call(t *testing.T, s *githubtest.Server, method, path, auth string, body an
 		reader = strings.NewReader(b)
 	default:
 		text, err := json.Marshal(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reader = bytes.NewReader(text)
 	}
 	req := httptest.NewRequestWithContext(t.Context(), method, s.URL+path, reader)
@@ -74,6 +55,9 @@ func call(t *testing.T, s *githubtest.Server, method, path, auth string, body an
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, req)
@@ -132,32 +116,18 @@ func idle(n int) func(control.State) bool {
 	}
 }
 
-func completed(n int) func(control.State) bool {
+func completed(n int) func(control.State) bool { return jobsAre("completed", n) }
+
+func running(n int) func(control.State) bool { return jobsAre("in_progress", n) }
+
+func jobsAre(status string, n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0
 		for _, j := range st.Jobs {
-			if j.Status == "completed" {
+			if j.Status == status {
 				got++
 			}
 		}
 		return got == n
 	}
-}
-
-func running(n int) func(control.State) bool {
-	return func(st control.State) bool {
-		got := 0
-		for _, j := range st.Jobs {
-			if j.Status == "in_progress" {
-				got++
-			}
-		}
-		return got == n
-	}
-}
-
-func runForgesim(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	return forgesim.Run(ctx, args, os.Stdout, os.Stderr)
 }

@@ -20,36 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-func TestJITRunnerTakesAJob(t *testing.T) {
-	s := githubtest.New(t, github.Options{})
-	dir := t.TempDir()
-	job := s.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: 10 * time.Millisecond})[0]
-	blob := jit(t, s, "vm-1", "self-hosted", "Linux", "x64")
-	r := githubtest.StartRunner(t, dir, "run", "--jitconfig", blob)
-	if code := r.Wait(); code != 0 {
-		t.Fatalf("exit code %d, output:\n%s", code, r.Output())
-	}
-	for _, line := range []string{"√ Connected to GitHub", "Listening for Jobs", "Running job: build", "Job build completed with result: Succeeded"} {
-		if !strings.Contains(r.Output(), line) {
-			t.Errorf("output lacks %q:\n%s", line, r.Output())
-		}
-	}
-	state := s.State()
-	if got := state.Jobs[0]; got.ID != job.ID || got.Conclusion != "success" || got.RunnerName != "vm-1" || got.StartedAt.IsZero() {
-		t.Errorf("job: %+v", got)
-	}
-	if len(state.Runners) != 0 {
-		t.Errorf("an ephemeral runner is left: %+v", state.Runners)
-	}
-	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) != 0 {
-		t.Errorf("settings are left: %v", left)
-	}
-	again := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
-	if code := again.Wait(); code != 1 {
-		t.Errorf("a spent JIT configuration exits %d:\n%s", code, again.Output())
-	}
-}
-
 func TestSecondSessionConflicts(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	blob := jit(t, s, "vm-1", "x")
@@ -373,40 +343,6 @@ func TestQueueRefusals(t *testing.T) {
 	}
 	if err := errors.Join(s.Approve(1), s.Cancel(1)); err == nil {
 		t.Error("an unknown job was approved or cancelled")
-	}
-}
-
-func TestControlAPI(t *testing.T) {
-	hooks := githubtest.NewReceiver(t)
-	s := githubtest.New(t, github.Options{})
-	c := control.NewClient(s.ControlURL)
-	must(t, c.SetWebhook(t.Context(), control.WebhookTarget{URL: hooks.URL, Secret: "k"}))
-	jobs, err := c.Queue(t.Context(), control.JobSpec{Repo: githubtest.Repo, Labels: []string{"x"}, Count: 2, Environment: "prod"})
-	must(t, err)
-	must(t, c.Approve(t.Context(), jobs[0].ID))
-	must(t, c.Cancel(t.Context(), jobs[1].ID))
-	state, err := c.State(t.Context())
-	must(t, err)
-	if len(state.Jobs) != 2 || state.Jobs[0].Status != "queued" || state.Jobs[1].Conclusion != "cancelled" {
-		t.Errorf("state: %+v", state)
-	}
-	must(t, c.SetFaults(t.Context(), control.Faults{ServerError: 1}))
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 502 {
-		t.Errorf("faults were not set: %d", a.code)
-	}
-	if err := c.SetFaults(t.Context(), control.Faults{ServerError: 2}); err == nil {
-		t.Error("a probability of 2 was taken")
-	}
-	must(t, c.SetFaults(t.Context(), control.Faults{}))
-	call(t, s, "GET", "/nowhere", auth, nil)
-	broken, err := c.Violations(t.Context())
-	must(t, err)
-	if len(broken) != 1 || broken[0].Kind != "unknown-path" {
-		t.Errorf("violations: %+v", broken)
-	}
-	s.ExpectViolations(t, 1)
-	if _, err := c.Queue(t.Context(), control.JobSpec{}); err == nil || !strings.Contains(err.Error(), "no repository") {
-		t.Errorf("a bad job: %v", err)
 	}
 }
 

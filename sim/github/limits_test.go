@@ -5,7 +5,6 @@ package github_test
 
 import (
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,31 +14,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
-
-// conditional makes a call that asks for what changed since an answer.
-func conditional(t *testing.T, s *githubtest.Server, path, token, tag string) answer {
-	t.Helper()
-	w := &recorder{header: http.Header{}}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, http.NoBody)
-	must(t, err)
-	r.RequestURI = path
-	r.Header.Set("Authorization", token)
-	r.Header.Set("If-None-Match", tag)
-	s.Handler().ServeHTTP(w, r)
-	return answer{code: w.code, header: w.header, text: w.text.String()}
-}
-
-type recorder struct {
-	header http.Header
-	code   int
-	text   strings.Builder
-}
-
-func (r *recorder) Header() http.Header { return r.header }
-
-func (r *recorder) WriteHeader(code int) { r.code = code }
-
-func (r *recorder) Write(text []byte) (int, error) { return r.text.Write(text) }
 
 // TestTags: an answer that is there already is not sent again and costs none of the
 // hour's calls; another caller's tag is of no use.
@@ -56,16 +30,16 @@ func TestTags(t *testing.T) {
 		t.Fatalf("%d, tag %q", first.code, tag)
 	}
 	for name, same := range map[string]string{"weak": tag, "strong": strings.TrimPrefix(tag, "W/"), "one of several": `"x", ` + tag} {
-		a := conditional(t, s, path, auth, same)
+		a := call(t, s, "GET", path, auth, nil, "If-None-Match", same)
 		if a.code != 304 || a.text != "" || a.header.Get("Etag") != tag || a.header.Get("X-Ratelimit-Remaining") != left {
 			t.Errorf("%s: %d %q, %s calls left, want %s", name, a.code, a.text, a.header.Get("X-Ratelimit-Remaining"), left)
 		}
 	}
-	if a := conditional(t, s, path, "Bearer "+second, tag); a.code != 200 {
+	if a := call(t, s, "GET", path, "Bearer "+second, nil, "If-None-Match", tag); a.code != 200 {
 		t.Errorf("another token's tag: %d", a.code)
 	}
 	s.Queue(control.JobSpec{Labels: []string{"x"}})
-	if a := conditional(t, s, path, auth, tag); a.code != 200 || a.header.Get("Etag") == tag {
+	if a := call(t, s, "GET", path, auth, nil, "If-None-Match", tag); a.code != 200 || a.header.Get("Etag") == tag {
 		t.Errorf("after a change: %d, tag %s", a.code, a.header.Get("Etag"))
 	}
 }
@@ -125,7 +99,7 @@ func TestInstallationsHaveOneQuota(t *testing.T) {
 	var tokens []string
 	for range 2 {
 		path := fmt.Sprintf("/app/installations/%d/access_tokens", installID)
-		text, _ := call(t, s, "POST", path, "Bearer "+appJWT(t, key), nil).body["token"].(string)
+		text, _ := call(t, s, "POST", path, "Bearer "+appJWT(t, key, time.Now()), nil).body["token"].(string)
 		tokens = append(tokens, "Bearer "+text)
 	}
 	for i, want := range []int{200, 200, 200, 200, 403, 403} {
@@ -165,7 +139,7 @@ func TestHooks(t *testing.T) {
 			{ID: 3, Owner: githubtest.Repo, URL: "https://a.example.com/repo"},
 		},
 	})
-	jwt := "Bearer " + appJWT(t, key)
+	jwt := "Bearer " + appJWT(t, key, time.Now())
 	for name, tc := range map[string]struct {
 		path, auth string
 		code       int

@@ -15,7 +15,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
-	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
 // publicLink is a link to github.com; those of releases of the runner are the same anywhere.
@@ -87,13 +86,8 @@ func TestEnterpriseServerAppLinks(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)
 	s := githubtest.New(t, github.Options{URL: "https://github.example.internal", App: app(key, runnerRights())})
-	token, err := protocol.Sign(key, protocol.Claims{
-		Issuer: json.RawMessage("4711"), IssuedAt: json.Number(number(time.Now().Unix())),
-		Expires: json.Number(number(time.Now().Add(time.Minute).Unix())),
-	})
-	must(t, err)
 	for _, path := range []string{"/api/v3/app", "/api/v3/app/installations"} {
-		got := call(t, s, http.MethodGet, path, "Bearer "+token, nil)
+		got := call(t, s, http.MethodGet, path, "Bearer "+appJWT(t, key, time.Now()), nil)
 		if links := publicLinks(got.text); got.code != http.StatusOK || len(links) > 0 {
 			t.Errorf("%s: %d, links to %v", path, got.code, links)
 		}

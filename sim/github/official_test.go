@@ -50,9 +50,9 @@ func listener(t *testing.T, c *scaleset.Client, set *scaleset.RunnerScaleSet) *s
 }
 
 // message gets the next message, which must come at once.
-func nextMessage(t *testing.T, m *scaleset.MessageSessionClient, last int) *scaleset.RunnerScaleSetMessage {
+func nextMessage(t *testing.T, m *scaleset.MessageSessionClient, last, capacity int) *scaleset.RunnerScaleSetMessage {
 	t.Helper()
-	got, err := m.GetMessage(t.Context(), last, 10)
+	got, err := m.GetMessage(t.Context(), last, capacity)
 	must(t, err)
 	if got == nil {
 		t.Fatalf("no message after %d", last)
@@ -96,7 +96,7 @@ func TestOfficialClientKeepsSets(t *testing.T) {
 		made.CreatedOn.IsZero() || made.RunnerJitConfigURL == "" || made.Statistics == nil {
 		t.Errorf("made %+v", made)
 	}
-	_, err = c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "big", RunnerGroupID: group.ID})
+	_, err = c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "BIG", RunnerGroupID: group.ID})
 	wantError(t, err, "RunnerScaleSetExistsException")
 	_, err = c.CreateRunnerScaleSet(t.Context(), &scaleset.RunnerScaleSet{Name: "other", RunnerGroupID: 4711})
 	wantError(t, err, "RunnerGroupNotFoundException")
@@ -157,7 +157,7 @@ func TestOfficialClientRunsAJob(t *testing.T) {
 		t.Fatalf("a queue without messages: %+v, %v", got, err)
 	}
 	job := s.Queue(control.JobSpec{Labels: []string{"big"}})[0]
-	told := nextMessage(t, m, 0)
+	told := nextMessage(t, m, 0, 10)
 	if len(told.JobAssignedMessages) != 1 || told.Statistics.TotalAssignedJobs != 1 {
 		t.Fatalf("message %+v", told)
 	}
@@ -167,6 +167,9 @@ func TestOfficialClientRunsAJob(t *testing.T) {
 	}
 	must(t, m.DeleteMessage(t.Context(), told.MessageID))
 
+	// A runner of no set takes no job of a set.
+	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "stranger", "big"))
+	s.Eventually("a runner of no set is idle", idle(1))
 	config, err := c.GenerateJitRunnerConfig(t.Context(), &scaleset.RunnerScaleSetJitRunnerSetting{Name: "vm", WorkFolder: "_work"}, set.ID)
 	must(t, err)
 	runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", config.EncodedJITConfig)
@@ -175,7 +178,7 @@ func TestOfficialClientRunsAJob(t *testing.T) {
 	}
 	var started, completed bool
 	for last := told.MessageID; !completed; {
-		told = nextMessage(t, m, last)
+		told = nextMessage(t, m, last, 10)
 		for _, e := range told.JobStartedMessages {
 			started = e.RunnerName == "vm" && e.RunnerID == config.Runner.ID
 		}
@@ -198,7 +201,7 @@ func TestOfficialClientAcquiresJobs(t *testing.T) {
 	s, c, set := officialSet(t, github.Options{ScaleSets: github.ScaleSetOptions{Offer: true}})
 	m := listener(t, c, set)
 	s.Queue(control.JobSpec{Labels: []string{"big"}, Count: 2})
-	told := nextMessage(t, m, 0)
+	told := nextMessage(t, m, 0, 10)
 	if len(told.JobAvailableMessages) != 2 || told.Statistics.TotalAvailableJobs != 2 || told.JobAvailableMessages[0].AcquireJobURL == "" {
 		t.Fatalf("message %+v", told)
 	}
@@ -211,7 +214,7 @@ func TestOfficialClientAcquiresJobs(t *testing.T) {
 	if again, err := m.AcquireJobs(t.Context(), []int64{id}); err != nil || len(again) != 0 {
 		t.Errorf("acquired again: %v, %v", again, err)
 	}
-	if next := nextMessage(t, m, told.MessageID); len(next.JobAssignedMessages) != 1 || next.JobAssignedMessages[0].RunnerRequestID != id {
+	if next := nextMessage(t, m, told.MessageID, 10); len(next.JobAssignedMessages) != 1 || next.JobAssignedMessages[0].RunnerRequestID != id {
 		t.Errorf("message after the acquisition: %+v", next)
 	}
 }
@@ -243,7 +246,7 @@ func TestOfficialClientKeepsRunners(t *testing.T) {
 	// One with a job stays.
 	s.Queue(control.JobSpec{Labels: []string{"big"}, Duration: time.Hour})
 	m := listener(t, c, set)
-	nextMessage(t, m, 0)
+	nextMessage(t, m, 0, 10)
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", config.EncodedJITConfig)
 	s.Eventually("the job runs", running(1))
 	if err := c.RemoveRunner(t.Context(), int64(config.Runner.ID)); !errors.Is(err, scaleset.JobStillRunningError) {
@@ -279,7 +282,7 @@ func TestOfficialClientRenewsTokens(t *testing.T) {
 	before := m.Session()
 	s.Queue(control.JobSpec{Labels: []string{"big"}})
 	clk.Step(20 * time.Second)
-	told := nextMessage(t, m, 0)
+	told := nextMessage(t, m, 0, 10)
 	after := m.Session()
 	if after.SessionID != before.SessionID || after.MessageQueueAccessToken == before.MessageQueueAccessToken {
 		t.Errorf("session %v, then %v", before.SessionID, after.SessionID)
@@ -317,7 +320,7 @@ func TestOfficialClientLosesItsSession(t *testing.T) {
 	_, err := c.MessageSessionClient(t.Context(), set.ID, "second")
 	wantError(t, err, "409", "RunnerScaleSetSessionConflictException", "listener")
 	s.Queue(control.JobSpec{Labels: []string{"big"}})
-	told := nextMessage(t, m, 0)
+	told := nextMessage(t, m, 0, 10)
 	s.LoseSession("big", false)
 	_, err = m.GetMessage(t.Context(), 0, 10)
 	wantError(t, err, "404", "RunnerAdminException")
@@ -325,7 +328,7 @@ func TestOfficialClientLosesItsSession(t *testing.T) {
 	_, err = m.AcquireJobs(t.Context(), []int64{1})
 	wantError(t, err, "404", "RunnerAdminException")
 	// What was not acknowledged comes in the next session.
-	if again := nextMessage(t, listener(t, c, set), 0); again.MessageID != told.MessageID {
+	if again := nextMessage(t, listener(t, c, set), 0, 10); again.MessageID != told.MessageID {
 		t.Errorf("message %d, want %d again", again.MessageID, told.MessageID)
 	}
 }

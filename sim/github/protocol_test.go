@@ -29,43 +29,25 @@ func sample(t testing.TB) (protocol.Config, *rsa.PrivateKey) {
 	}, key
 }
 
-func TestBlobRoundTrip(t *testing.T) {
+// TestBlob: base64 of JSON whose values are base64 of the three files, and the key survives.
+func TestBlob(t *testing.T) {
 	config, key := sample(t)
 	blob, err := protocol.EncodeJIT(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := protocol.DecodeJIT(blob)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(config, got); diff != "" {
-		t.Error(diff)
-	}
-	same, err := got.RSA.Key()
-	if err != nil || !same.Equal(key) {
-		t.Errorf("the key did not survive: %v", err)
-	}
-}
-
-// TestBlobLayout: base64 of JSON whose values are base64 of the three files.
-func TestBlobLayout(t *testing.T) {
-	config, _ := sample(t)
-	blob, err := protocol.EncodeJIT(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := base64.StdEncoding.DecodeString(blob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var files map[string]string
-	if err := json.Unmarshal(text, &files); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &files))
 	runner, err := base64.StdEncoding.DecodeString(files[".runner"])
 	if err != nil || !strings.Contains(string(runner), `"AgentId":"7"`) || len(files) != 3 {
 		t.Errorf("files %v, .runner %s, %v", files, runner, err)
+	}
+	got, err := protocol.DecodeJIT(blob)
+	if diff := cmp.Diff(config, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	if same, err := got.RSA.Key(); err != nil || !same.Equal(key) {
+		t.Errorf("the key did not survive: %v", err)
 	}
 }
 

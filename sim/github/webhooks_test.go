@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,12 +51,29 @@ func delivered(n int) func(control.State) bool {
 	return func(st control.State) bool { return st.Webhooks.Delivered >= n && st.Webhooks.Pending == 0 }
 }
 
-func TestWebhooksOfAJob(t *testing.T) {
+// A JIT runner does one job, is gone, and its configuration is spent; webhooks tell of it all.
+func TestLifeOfAJob(t *testing.T) {
 	s, hooks := withHooks(t, github.Options{})
-	job := s.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})[0]
-	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "self-hosted", "x"))
+	dir := t.TempDir()
+	job := s.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship", Duration: 10 * time.Millisecond})[0]
+	blob := jit(t, s, "vm-1", "self-hosted", "X", "x64")
+	r := githubtest.StartRunner(t, dir, "run", "--jitconfig", blob)
 	if code := r.Wait(); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, r.Output())
+	}
+	for _, line := range []string{"√ Connected to GitHub", "Listening for Jobs", "Running job: ship", "Job ship completed with result: Succeeded"} {
+		if !strings.Contains(r.Output(), line) {
+			t.Errorf("output lacks %q:\n%s", line, r.Output())
+		}
+	}
+	if state := s.State(); len(state.Runners) != 0 || state.Jobs[0].Conclusion != "success" || state.Jobs[0].StartedAt.IsZero() {
+		t.Errorf("after the job: %+v", state)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) != 0 {
+		t.Errorf("settings are left: %v", left)
+	}
+	if again := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob); again.Wait() != 1 {
+		t.Errorf("a spent JIT configuration is taken:\n%s", again.Output())
 	}
 	s.Eventually("three webhooks came", delivered(3))
 	guids := map[string]bool{}
@@ -117,7 +135,7 @@ func TestDeliveries(t *testing.T) {
 			s, hooks := withHooks(t, tc.opts)
 			cred := auth
 			if tc.opts.App != nil {
-				cred = "Bearer " + appJWT(t, key)
+				cred = "Bearer " + appJWT(t, key, time.Now())
 			}
 			hooks.Answer(http.StatusInternalServerError)
 			s.Queue(control.JobSpec{Labels: []string{"x"}})

@@ -4,37 +4,19 @@
 package gitlab_test
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
-	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 )
-
-// asForgesim makes this test program behave as the forgesim program.
-const asForgesim = "HYPERFLEET_TEST_AS_FORGESIM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asForgesim) != "" {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		code := forgesim.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-		stop()
-		os.Exit(code)
-	}
-	os.Exit(m.Run())
-}
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -105,23 +87,15 @@ func fakeClock() *testclock.FakeClock {
 	return testclock.NewFakeClock(time.Now().Truncate(time.Second))
 }
 
-func completed(n int) func(control.State) bool {
-	return func(st control.State) bool {
-		got := 0
-		for _, j := range st.Jobs {
-			if j.Status == "completed" {
-				got++
-			}
-		}
-		return got == n
-	}
-}
+func completed(n int) func(control.State) bool { return jobsAre("completed", n) }
 
-func running(n int) func(control.State) bool {
+func running(n int) func(control.State) bool { return jobsAre("in_progress", n) }
+
+func jobsAre(status string, n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0
 		for _, j := range st.Jobs {
-			if j.Status == "in_progress" {
+			if j.Status == status {
 				got++
 			}
 		}

@@ -312,44 +312,6 @@ func TestQueueApproveCancel(t *testing.T) {
 	}
 }
 
-func TestControlAPI(t *testing.T) {
-	t.Parallel()
-	hooks := gitlabtest.NewReceiver(t)
-	s := gitlabtest.New(t, gitlab.Options{})
-	c := control.NewClient(s.ControlURL)
-	must(t, c.SetWebhook(t.Context(), control.WebhookTarget{URL: hooks.URL, Secret: "k"}))
-	jobs, err := c.Queue(t.Context(), control.JobSpec{Repo: gitlabtest.Project, Labels: []string{"x"}, Count: 2, Environment: "prod"})
-	must(t, err)
-	must(t, c.Approve(t.Context(), jobs[0].ID))
-	must(t, c.Cancel(t.Context(), jobs[1].ID))
-	state, err := c.State(t.Context())
-	must(t, err)
-	if len(state.Jobs) != 2 || state.Jobs[0].Status != "queued" || state.Jobs[1].Conclusion != "cancelled" {
-		t.Errorf("state: %+v", state)
-	}
-	must(t, c.SetFaults(t.Context(), control.Faults{ServerError: 1}))
-	if a := call(t, s, "GET", "/user", gitlabtest.Token, nil); a.code != 502 {
-		t.Errorf("faults were not set: %d", a.code)
-	}
-	if err := c.SetFaults(t.Context(), control.Faults{ServerError: 2}); err == nil {
-		t.Error("a probability of 2 was taken")
-	}
-	must(t, c.SetFaults(t.Context(), control.Faults{}))
-	call(t, s, "GET", "/nowhere", gitlabtest.Token, nil)
-	broken, err := c.Violations(t.Context())
-	must(t, err)
-	if len(broken) != 1 || broken[0].Kind != "unknown-path" {
-		t.Errorf("violations: %+v", broken)
-	}
-	s.ExpectViolations(t, 1)
-	if _, err := c.Queue(t.Context(), control.JobSpec{}); err == nil || !strings.Contains(err.Error(), "no project") {
-		t.Errorf("a bad job: %v", err)
-	}
-	if err := c.Approve(t.Context(), 5); err == nil {
-		t.Error("an unknown job was approved")
-	}
-}
-
 // The answer to a part of the log is lost: the runner learns from Range what the server has,
 // and the log is whole in the end.
 func TestALogWhoseAnswerIsLost(t *testing.T) {

@@ -85,9 +85,18 @@ func balancers(t *testing.T, each func(*testing.T, balancing)) {
 	})
 }
 
-// What is refused of a pool, and by which words.
-func TestPoolsAreRefusedAsByMetalLB(t *testing.T) {
+func TestAddressesAsByMetalLB(t *testing.T) {
 	t.Parallel()
+	balancers(t, func(t *testing.T, b balancing) {
+		t.Helper()
+		b.refusesPools(t)
+		b.givesAddresses(t)
+	})
+}
+
+// refusesPools tries what is refused of a pool, and by which words.
+func (b balancing) refusesPools(t *testing.T) {
+	t.Helper()
 
 	rows := []struct {
 		name, says string
@@ -112,25 +121,21 @@ func TestPoolsAreRefusedAsByMetalLB(t *testing.T) {
 		{"the same twice", "overlaps with already defined CIDR", []any{"192.0.2.0/30", "192.0.2.2/32"}},
 	}
 
-	balancers(t, func(t *testing.T, b balancing) {
-		t.Helper()
+	for _, row := range rows {
+		pool := b.pool(t, "pool", row.addresses, nil)
 
-		for _, row := range rows {
-			pool := b.pool(t, "pool", row.addresses, nil)
-
-			if row.says == "" {
-				b.gives(t, pool, row.name)
-			}
-
-			b.eventually(t, row.name+" is judged: "+row.says, func() (bool, string) {
-				got := b.refuses(t)
-
-				return strings.Contains(got, row.says) && (row.says == "") == (got == ""), got
-			})
-			b.delete(t, pool)
-			b.eventually(t, "nothing is refused", func() (bool, string) { got := b.refuses(t); return got == "", got })
+		if row.says == "" {
+			b.gives(t, pool, row.name)
 		}
-	})
+
+		b.eventually(t, row.name+" is judged: "+row.says, func() (bool, string) {
+			got := b.refuses(t)
+
+			return strings.Contains(got, row.says) && (row.says == "") == (got == ""), got
+		})
+		b.delete(t, pool)
+		b.eventually(t, "nothing is refused", func() (bool, string) { got := b.refuses(t); return got == "", got })
+	}
 }
 
 // gives waits until the pool is in use: an address of it is had.
@@ -146,9 +151,9 @@ func (b balancing) gives(t *testing.T, pool *unstructured.Unstructured, name str
 	b.delete(t, service)
 }
 
-// The ways to an address, and what stands in each.
-func TestAddressesAreGivenAsByMetalLB(t *testing.T) {
-	t.Parallel()
+// givesAddresses tries the ways to an address, and what stands in each.
+func (b balancing) givesAddresses(t *testing.T) {
+	t.Helper()
 
 	const ips, named, sharing = "metallb.io/loadBalancerIPs", "metallb.io/address-pool", "metallb.io/allow-shared-ip"
 
@@ -174,35 +179,31 @@ func TestAddressesAreGivenAsByMetalLB(t *testing.T) {
 		{"an address that is shared", "none", map[string]string{ips: "192.0.2.3", sharing: "key"}, "192.0.2.3 of common"},
 	}
 
-	balancers(t, func(t *testing.T, b balancing) {
-		t.Helper()
+	for _, namespace := range []string{"ns", "none", "other"} {
+		b.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	}
 
-		for _, namespace := range []string{"ns", "none", "other"} {
-			b.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-		}
+	b.pool(t, "common", []any{"192.0.2.0/30"}, nil)
+	b.pool(t, "own", []any{"192.0.2.16/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}})
+	b.pool(t, "foreign", []any{"192.0.2.32/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"other"}}})
+	b.pool(t, "manual", []any{"192.0.2.48/32", "2001:db8::1/128"}, map[string]any{"autoAssign": false})
 
-		b.pool(t, "common", []any{"192.0.2.0/30"}, nil)
-		b.pool(t, "own", []any{"192.0.2.16/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}})
-		b.pool(t, "foreign", []any{"192.0.2.32/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"other"}}})
-		b.pool(t, "manual", []any{"192.0.2.48/32", "2001:db8::1/128"}, map[string]any{"autoAssign": false})
+	holder := b.service(t, "other", map[string]string{ips: "192.0.2.3", sharing: "key"})
+	b.eventually(t, "the holder has its address", func() (bool, string) {
+		got := b.outcome(t, holder)
 
-		holder := b.service(t, "other", map[string]string{ips: "192.0.2.3", sharing: "key"})
-		b.eventually(t, "the holder has its address", func() (bool, string) {
-			got := b.outcome(t, holder)
-
-			return got == "192.0.2.3 of common", got
-		})
-
-		for _, row := range rows {
-			service := b.service(t, row.namespace, row.annotations)
-			b.eventually(t, row.name, func() (bool, string) {
-				got := b.outcome(t, service)
-
-				return got == row.want || strings.HasPrefix(got, "refused") && strings.Contains(got, row.want), got
-			})
-			b.delete(t, service)
-		}
+		return got == "192.0.2.3 of common", got
 	})
+
+	for _, row := range rows {
+		service := b.service(t, row.namespace, row.annotations)
+		b.eventually(t, row.name, func() (bool, string) {
+			got := b.outcome(t, service)
+
+			return got == row.want || strings.HasPrefix(got, "refused") && strings.Contains(got, row.want), got
+		})
+		b.delete(t, service)
+	}
 }
 
 func (b balancing) pool(t *testing.T, name string, addresses []any, more map[string]any) *unstructured.Unstructured {

@@ -4,24 +4,15 @@
 package pve_test
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"math/big"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
-	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
 func TestTicket(t *testing.T) {
@@ -197,84 +188,5 @@ func TestPrivilegePerCall(t *testing.T) {
 				t.Errorf("without %s: %d %s", tc.priv, got.status, got.reason)
 			}
 		})
-	}
-}
-
-// TestPool: rights on a pool reach its members, which is also why a clone is
-// out of sight of such a caller until it has joined.
-func TestPool(t *testing.T) {
-	t.Parallel()
-	a := start(t, func(m *pve.Model) {
-		m.Users = append(m.Users, pve.User{ID: "u@pve"})
-		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
-		m.ACL = append(m.ACL, pve.ACL{Path: "/pool/ci", Principal: "u@pve", Role: "PVEVMAdmin"})
-	})
-	u := a.token("u@pve!t", "s")
-	list := func() []any { out, _ := u.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any); return out }
-	if l := list(); len(l) != 0 {
-		t.Fatalf("sees %v", l)
-	}
-	a.clone("1000", p{"pool": "ci"})
-	l := list()
-	if len(l) != 1 {
-		t.Fatalf("sees %v", l)
-	}
-	if m, _ := l[0].(map[string]any); m["pool"] != "ci" || m["vmid"] != 1000.0 {
-		t.Errorf("row %v", m)
-	}
-	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
-	pool, _ := a.ok("GET", "/pools/ci", nil).(map[string]any)
-	if d := cmp.Diff([]any{}, pool["members"]); d != "" {
-		t.Error(d)
-	}
-}
-
-// TestClientCertificate: a listener that wants one refuses others during the
-// handshake.
-func TestClientCertificate(t *testing.T) {
-	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	a := newAPI(t, pvetest.Listen(t, pve.DefaultModel(), pve.Listen{ClientCAs: pool}))
-	if _, err := a.try("GET", "/version", "", bytes.NewReader(nil)); err == nil {
-		t.Error("let in without a certificate")
-	}
-	tr, ok := a.client.Transport.(*http.Transport)
-	if !ok {
-		t.Fatal("no transport")
-	}
-	tr.TLSClientConfig.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
-	a.ok("GET", "/version", nil)
-}
-
-// TestFingerprint is that of the certificate on the wire.
-func TestFingerprint(t *testing.T) {
-	t.Parallel()
-	a := start(t, nil)
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(a.s.URL(), "https://"),
-		&tls.Config{InsecureSkipVerify: true}) // #nosec G402 -- the test compares the certificate itself
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if got := pve.FingerprintOf(conn.ConnectionState().PeerCertificates[0].Raw); got != a.s.Fingerprint() {
-		t.Errorf("%s, want %s", a.s.Fingerprint(), got)
 	}
 }

@@ -5,12 +5,14 @@ package pve_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
 // TestEveryCall makes every call the simulator serves and looks at the shape
@@ -173,12 +175,8 @@ func TestErrorRows(t *testing.T) {
 			fields: map[string]any{"skiplock": "Only root may use this option."}},
 		{name: "running", method: "DELETE", path: "/nodes/pve1/qemu/100", status: 500,
 			reason: "VM 100 is running - destroy failed", as: root},
-		{name: "id taken on clone", method: "POST", path: "/nodes/pve1/qemu/9001/clone", params: p{"newid": "1000"},
-			status: 500, reason: "unable to create VM 1000: config file already exists"},
 		{name: "agent not configured", method: "GET", path: "/nodes/pve1/qemu/9100/agent/network-get-interfaces",
 			status: 500, reason: "No QEMU guest agent configured", as: root},
-		{name: "agent of a stopped vm", method: "POST", path: "/nodes/pve1/qemu/1000/agent/ping", status: 500,
-			reason: "VM 1000 is not running"},
 		{name: "unknown node", method: "GET", path: "/nodes/nope/qemu", status: 500,
 			reason: "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"},
 		{name: "unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/status", status: 400,
@@ -242,25 +240,54 @@ func TestBodyOnGetOrDelete(t *testing.T) {
 	}
 }
 
-// TestUnknownCall is answered with 501 and remembered, so that pvetest fails.
+// recorder is a test that only notes what it is told.
+type recorder struct {
+	testing.TB
+
+	errors  []string
+	cleanup []func()
+}
+
+func (r *recorder) Helper()          {}
+func (r *recorder) Cleanup(f func()) { r.cleanup = append(r.cleanup, f) }
+func (r *recorder) Errorf(format string, args ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+}
+
+// TestUnknownCall is answered with 501 and remembered, so that the test that it is made in fails.
 func TestUnknownCall(t *testing.T) {
 	t.Parallel()
-	s, err := pve.New(pve.DefaultModel())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(pve.Listen{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	a := newAPI(t, s)
-	got := a.do("GET", "/nodes/pve1/ceph/status", nil)
-	if got.status != 501 || got.reason != "Method 'GET /nodes/pve1/ceph/status' not implemented" {
-		t.Errorf("%d %s", got.status, got.reason)
-	}
-	v := s.Violations()
-	if len(v) != 1 || v[0].Call.Path != "/nodes/pve1/ceph/status" {
-		t.Errorf("violations %+v", v)
+	for path, want := range map[string]struct {
+		status        int
+		reason, error string
+	}{
+		"/api2/json/version": {200, "OK", ""},
+		"/api2/json/cluster/nope": {
+			501, "Method 'GET /cluster/nope' not implemented", "violation: unknown call: GET /cluster/nope",
+		},
+		"/api2/extjs/cluster/nope": {404, "", "violation: no such file: GET /api2/extjs/cluster/nope"},
+	} {
+		r := &recorder{TB: t}
+		s := pvetest.New(r, pve.DefaultModel())
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "PVEAPIToken="+pve.DefaultTokenID+"="+pve.DefaultSecret)
+		res, err := s.HTTPClient().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want.status || !strings.HasSuffix(res.Status, want.reason) {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+		for _, f := range r.cleanup {
+			f()
+		}
+		if got := strings.Join(r.errors, "\n"); !strings.HasSuffix(got, want.error) || (want.error == "") != (got == "") {
+			t.Errorf("%s: %q, want %q", path, got, want.error)
+		}
 	}
 }
 

@@ -73,22 +73,8 @@ func exports(t *testing.T, r io.Reader, n int) map[string]string {
 func TestServe(t *testing.T) {
 	t.Parallel()
 	env := pvesim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1", "--guest", "script", "--guest-stays", "1s")
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, env["PVE_URL"]+"/nodes", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", fmt.Sprintf("PVEAPIToken=%s=%s", env["PVE_TOKEN_ID"], env["PVE_TOKEN_SECRET"]))
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(res.Body)
-	_ = res.Body.Close()
-	if err != nil || res.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"pve5"`)) {
-		t.Errorf("%s %s %v", res.Status, body, err)
+	if body := ask(t.Context(), t, env, http.MethodGet, "/nodes", ""); !bytes.Contains(body, []byte(`"pve5"`)) {
+		t.Errorf("nodes: %s", body)
 	}
 	f, err := control.Client{URL: env["PVESIM_CONTROL"]}.Floor(t.Context(), 10, time.Second)
 	if err != nil || f.Seconds != 3 {
@@ -173,9 +159,9 @@ func TestKilled(t *testing.T) {
 	}
 	env := exports(t, out, 5)
 	ctl := control.Client{URL: env["PVESIM_CONTROL"]}
-	post(ctx, t, env, "/9001/clone", "newid=200")
+	ask(ctx, t, env, http.MethodPost, "/nodes/pve1/qemu/9001/clone", "newid=200")
 	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Lock == "" && v.Config["virtio0"] != "" && v.Config["ide0"] != "" })
-	post(ctx, t, env, "/200/status/start", "")
+	ask(ctx, t, env, http.MethodPost, "/nodes/pve1/qemu/200/status/start", "")
 	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Status == "running" })
 	for log := ""; !strings.Contains(log, "BOOT"); time.Sleep(20 * time.Millisecond) {
 		if log, err = ctl.Log(ctx, 200); err != nil {
@@ -196,25 +182,30 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// post makes a call below /nodes/pve1/qemu.
-func post(ctx context.Context, t *testing.T, env map[string]string, path, form string) {
+// ask makes a call.
+func ask(ctx context.Context, t *testing.T, env map[string]string, method, path, form string) []byte {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, env["PVE_URL"]+"/nodes/pve1/qemu"+path, strings.NewReader(form))
+	req, err := http.NewRequestWithContext(ctx, method, env["PVE_URL"]+path, strings.NewReader(form))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if form != "" {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
 	req.Header.Set("Authorization", fmt.Sprintf("PVEAPIToken=%s=%s", env["PVE_TOKEN_ID"], env["PVE_TOKEN_SECRET"]))
 	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _ = res.Body.Close(); res.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s", path, res.Status)
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %v", path, res.Status, err)
 	}
+	return body
 }
 
 // await waits until VM 200 is as wanted.

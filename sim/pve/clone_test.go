@@ -116,8 +116,7 @@ func TestCloneStages(t *testing.T) {
 	if d := cmp.Diff(want, a.config("1000")); d != "" {
 		t.Errorf("half-way: %s", d)
 	}
-	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
-	row := find(rows, 1000)
+	row := a.row(1000)
 	if row["lock"] != "clone" || row["pool"] != nil || row["name"] != "VM 1000" {
 		t.Errorf("row half-way: %v", row)
 	}
@@ -160,15 +159,13 @@ func TestCloneIntoPool(t *testing.T) {
 	if got := u.do("GET", "/nodes/pve1/qemu/1000/config", nil); got.reason != "Permission check failed (/vms/1000, VM.Audit)" {
 		t.Errorf("config half-way: %d %s", got.status, got.reason)
 	}
-	rows, _ := u.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
-	if row := find(rows, 1000); row != nil {
+	if row := u.row(1000); row != nil {
 		t.Errorf("row half-way: %v", row)
 	}
-	rows, _ = a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
 	want := map[string]any{
 		"id": "qemu/1000", "type": "qemu", "vmid": 1000.0, "node": "pve1", "status": "unknown", "lock": "clone",
 	}
-	if d := cmp.Diff(want, find(rows, 1000)); d != "" {
+	if d := cmp.Diff(want, a.row(1000)); d != "" {
 		t.Errorf("row before the broadcast: %s", d)
 	}
 	if got := u.do("POST", clonePath, p{"newid": "1000", "pool": "ci"}); got.status != 500 ||
@@ -181,6 +178,13 @@ func TestCloneIntoPool(t *testing.T) {
 	}
 	if c, _ := u.ok("GET", "/nodes/pve1/qemu/1000/config", nil).(map[string]any); c["name"] != "runner" {
 		t.Errorf("config: %v", c)
+	}
+	if row := u.row(1000); row["pool"] != "ci" {
+		t.Errorf("row in the pool: %v", row)
+	}
+	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	if pool, _ := a.ok("GET", "/pools/ci", nil).(map[string]any); fmt.Sprint(pool["members"]) != "[]" {
+		t.Errorf("members when it is gone: %v", pool)
 	}
 }
 
@@ -205,7 +209,10 @@ func TestCloneStagesCloudInit(t *testing.T) {
 	}
 }
 
-func find(rows []any, vmid float64) map[string]any {
+// row is the row of a VM in the listing, as the caller sees it; nil is none.
+func (a *api) row(vmid float64) map[string]any {
+	a.t.Helper()
+	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
 	for _, r := range rows {
 		if m, ok := r.(map[string]any); ok && m["vmid"] == vmid {
 			return m
@@ -290,10 +297,7 @@ func TestListingLag(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
 	a := start(t, func(m *pve.Model) { m.StatusLag = 10 * time.Second }, pve.WithClock(clk))
-	row := func() map[string]any {
-		rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
-		return find(rows, 1000)
-	}
+	row := func() map[string]any { return a.row(1000) }
 	clk.Step(3 * time.Second)
 	a.clone("1000", nil)
 	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"tags": "mine"})

@@ -71,7 +71,6 @@ func TestRefusedOptions(t *testing.T) {
 		{"name with an underscore", p{"name": "a_b"}, 400, "valid DNS name"},
 		{"no cores", p{"cores": "0"}, 400, "minimum value of 1"},
 		{"cores in words", p{"cores": "two"}, 400, "type check ('integer') failed - got 'two'"},
-		{"little memory", p{"memory": "8"}, 400, "minimum value of 16"},
 		{"long description", p{"description": long}, 400, "value may only be 8192 characters long"},
 		{"unknown option", p{"flavour": "x"}, 400, "property is not defined in schema"},
 		{"unknown bus", p{"scsi31": "none"}, 400, "property is not defined in schema"},

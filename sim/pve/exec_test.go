@@ -80,17 +80,30 @@ func seed(do string) string {
 		"  encoding: b64\n  permissions: '0600'\n  content: " + conf + "\n"
 }
 
+// boot starts a clone with an ISO in its drive.
+func boot(t *testing.T, label, userData string) *api {
+	t.Helper()
+	a := start(t, execModel(t))
+	a.clone("1000", nil)
+	iso := makeISO(t, label, map[string]string{"user-data": userData, "meta-data": "instance-id: i\n"})
+	a.wait(a.upload("pve1", "local", "iso", "seed.iso", iso).data)
+	a.ok("PUT", confPath, p{"ide2": "local:iso/seed.iso,media=cdrom"})
+	a.must("POST", powerPath+"start", nil)
+	return a
+}
+
+// off waits until VM 1000 is off.
+func (a *api) off() {
+	a.t.Helper()
+	eventually(a.t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+}
+
 // TestExecGuest runs a real program with the data of an uploaded ISO; its exit
 // is the guest's power-off.
 func TestExecGuest(t *testing.T) {
 	t.Parallel()
-	a := start(t, execModel(t))
-	a.clone("1000", nil)
-	iso := makeISO(t, "cidata", map[string]string{"user-data": seed("exit"), "meta-data": "instance-id: i\n"})
-	a.wait(a.upload("pve1", "local", "iso", "seed.iso", iso).data)
-	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "local:iso/seed.iso,media=cdrom"})
-	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	eventually(t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	a := boot(t, "cidata", seed("exit"))
+	a.off()
 	log := a.s.Console(1000)
 	for _, want := range []string{"say=hello env=0 host=guest-1", `image="#!/bin/sh\n"`, "inroot=true", "power off"} {
 		if !strings.Contains(log, want) {
@@ -111,7 +124,7 @@ func TestExecGuestBuiltin(t *testing.T) {
 	a.clone("1000", nil)
 	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"cicustom": "user=local:snippets/user.yaml", "ipconfig0": "ip=dhcp"})
 	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	eventually(t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	a.off()
 	if log := a.s.Console(1000); !strings.Contains(log, "say=hello") {
 		t.Errorf("console:\n%s", log)
 	}
@@ -124,14 +137,7 @@ func TestExecGuestKilled(t *testing.T) {
 	for _, how := range []string{"stop", "close"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			a := start(t, execModel(t))
-			a.clone("1000", nil)
-			iso := makeISO(t, "CIDATA", map[string]string{"user-data": seed("hang"), "meta-data": ""})
-			if _, err := a.s.AddISO("pve1", "local", "seed.iso", iso); err != nil {
-				t.Fatal(err)
-			}
-			a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "local:iso/seed.iso,media=cdrom"})
-			a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+			a := boot(t, "CIDATA", seed("hang"))
 			eventually(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "hanging") })
 			if how == "close" {
 				return
@@ -146,14 +152,7 @@ func TestExecGuestKilled(t *testing.T) {
 // TestExecGuestShutdown: the power button lets the program end by itself.
 func TestExecGuestShutdown(t *testing.T) {
 	t.Parallel()
-	a := start(t, execModel(t))
-	a.clone("1000", nil)
-	iso := makeISO(t, "cidata", map[string]string{"user-data": seed("term")})
-	if _, err := a.s.AddISO("pve1", "local", "seed.iso", iso); err != nil {
-		t.Fatal(err)
-	}
-	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "local:iso/seed.iso,media=cdrom"})
-	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	a := boot(t, "cidata", seed("term"))
 	eventually(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "ready") })
 	a.must("POST", "/nodes/pve1/qemu/1000/status/shutdown", nil)
 	if log := a.s.Console(1000); !strings.Contains(log, "terminated in good order") {

@@ -35,9 +35,6 @@ func ParseUserData(data []byte) (host string, files map[string]string, modes map
 	return parsed.Hostname, files, modes, nil
 }
 
-// FingerprintOf is the fingerprint of a DER certificate.
-func FingerprintOf(der []byte) string { return fingerprintOf(der) }
-
 // Privileges are those a version knows.
 func Privileges(version string) []string { return privilegesOf(version) }
 

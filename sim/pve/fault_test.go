@@ -114,24 +114,6 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestNodeDown: without delays, its calls fail at once, the others go on, and its
-// VMs have no status in the listing.
-func TestNodeDown(t *testing.T) {
-	t.Parallel()
-	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
-	a.s.SetNodeDown("pve2", true)
-	if got := a.do("GET", "/nodes/pve2/qemu", nil); got.status != 595 {
-		t.Errorf("down: %d", got.status)
-	}
-	a.ok("GET", "/nodes/pve1/qemu", nil)
-	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
-	if r := find(rows, 101); r["status"] != "unknown" {
-		t.Errorf("row %v", r)
-	}
-	a.s.SetNodeDown("pve2", false)
-	a.ok("GET", "/nodes/pve2/qemu", nil)
-}
-
 // TestFaultConditions: rules strike only where they match, and as often as
 // they say; the same seed gives the same course.
 func TestFaultConditions(t *testing.T) {

@@ -133,6 +133,9 @@ func TestNoQuorum(t *testing.T) {
 	a.clone("1000", nil)
 	a.s.SetNodeDown("pve2", true)
 	a.clone("1001", nil) // two of three
+	if row := rowOf(root, "qemu/101", "status"); row["status"] != "unknown" {
+		t.Errorf("a VM of a node that is down: %v", row)
+	}
 	a.s.SetNodeDown("pve3", true)
 	for _, tc := range []struct{ method, path, reason string }{
 		{"POST", clonePath, "cluster not ready - no quorum?"},

@@ -192,7 +192,7 @@ func TestScriptGuest(t *testing.T) {
 		t.Errorf("interfaces %s", data)
 	}
 	clk.Step(50 * time.Second)
-	eventually(t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	a.off()
 }
 
 // TestGuestFunction: a test may play the guest itself.
@@ -214,7 +214,7 @@ func TestGuestFunction(t *testing.T) {
 	a.must("POST", powerPath+"start", nil)
 	eventually(t, "guest", func() bool { return strings.Contains(a.s.Console(1000), "user data: hello") })
 	close(done)
-	eventually(t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	a.off()
 }
 
 // TestMigrated: a VM that has moved is found on its new node only.
@@ -227,8 +227,7 @@ func TestMigrated(t *testing.T) {
 		t.Errorf("old node: %d", got.status)
 	}
 	a.must("POST", "/nodes/pve3/qemu/1000/status/start", nil)
-	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
-	if r := find(rows, 1000); r["node"] != "pve3" {
+	if r := a.row(1000); r["node"] != "pve3" {
 		t.Errorf("row %v", r)
 	}
 }

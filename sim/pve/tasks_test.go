@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -202,32 +201,5 @@ func TestWorkers(t *testing.T) {
 	clk.Step(3 * time.Second)
 	if g := <-got; g.status != 200 {
 		t.Errorf("after waiting: %d", g.status)
-	}
-}
-
-// TestManyAtOnce: clones, starts, stops and deletions of many clients leave a
-// consistent cluster.
-func TestManyAtOnce(t *testing.T) {
-	t.Parallel()
-	a := start(t, func(m *pve.Model) {
-		m.Delays = pve.Delays{Clone: time.Millisecond, Boot: time.Millisecond}
-		m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: time.Millisecond}
-	})
-	var wg sync.WaitGroup
-	for i := range 24 {
-		wg.Go(func() {
-			node, id := i%3+1, 1000+i
-			base := fmt.Sprintf("/nodes/pve%d/qemu/%d", node, id)
-			a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", node, 9000+node), p{"newid": strconv.Itoa(id), "pool": "ci"})
-			a.ok("PUT", base+"/config", p{"tags": "x"})
-			a.must("POST", base+"/status/start", nil)
-			a.ok("GET", "/cluster/resources", p{"type": "vm"})
-			a.must("POST", base+"/status/stop", nil)
-			a.must("DELETE", base, p{"purge": "1"})
-		})
-	}
-	wg.Wait()
-	if left := a.s.Snapshot().Made(); len(left) != 0 {
-		t.Errorf("left over: %v", left)
 	}
 }

@@ -110,7 +110,9 @@ func (p *Program) work(ctx context.Context, job generic.Job) int {
 	}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", job.Command) // #nosec G204 -- the simulated job's own
 	cmd.Stdout, cmd.Stderr = p.Stdout, p.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	// What it has started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = killAfter
 	err := cmd.Run()
 	var exit *exec.ExitError

@@ -148,39 +148,6 @@ func TestDrives(t *testing.T) {
 	}
 }
 
-// TestImages boots a linked clone, a copy, and their base's image.
-func TestImages(t *testing.T) {
-	tools, base := vmtest.Tools(t), vmtest.Disk(t, vmtest.PowersOff)
-	dir := t.TempDir()
-	linked, copied := filepath.Join(dir, "linked, clone.qcow2"), filepath.Join(dir, "copy.qcow2")
-	const bigger = 4 << 20
-	if err := errors.Join(
-		tools.Overlay(t.Context(), linked, base, "raw", vmtest.DiskSize),
-		tools.Resize(t.Context(), linked, bigger),
-		tools.Copy(t.Context(), copied, linked),
-	); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct{ file, backing, runs string }{
-		{linked, base, "runs=00000001"}, {linked, base, "runs=00000002"}, {copied, "", "runs=00000001"},
-	} {
-		info, err := tools.Info(t.Context(), tc.file)
-		if err != nil || info != (vm.ImageInfo{Format: "qcow2", Size: bigger, Backing: tc.backing}) {
-			t.Errorf("%s: %+v %v", tc.file, info, err)
-		}
-		s := spec(t, vmtest.PowersOff)
-		s.Drives[0].File, s.Drives[0].Format = tc.file, "qcow2"
-		v, out := start(t, s)
-		end(t, v)
-		if text := out.String(); !strings.Contains(text, tc.runs) || !strings.Contains(text, "disk=00002000") {
-			t.Errorf("%s: %q, want %s", tc.file, text, tc.runs)
-		}
-	}
-	if raw, err := os.ReadFile(base); err != nil || raw[512] != 0 {
-		t.Errorf("the base was written to: %v", err)
-	}
-}
-
 // TestPower presses the button of guests that heed it and of one that doesn't.
 func TestPower(t *testing.T) {
 	v, out := start(t, spec(t, vmtest.AwaitsButton))
@@ -220,39 +187,6 @@ func TestPower(t *testing.T) {
 	v, _ = start(t, s)
 	if got := end(t, v); got.Reason != "guest-reset" {
 		t.Errorf("exit %+v", got)
-	}
-}
-
-// TestRunning changes disk and medium of a guest that reports again and again.
-func TestRunning(t *testing.T) {
-	s := spec(t, vmtest.Reboots)
-	s.Drives = append(s.Drives, vm.Drive{Slot: "ide2", CDROM: true})
-	v, out := start(t, s)
-	out.await(t, "BOOT", 0)
-	if err := v.Resize(t.Context(), "scsi0", 2<<20); err != nil {
-		t.Fatal(err)
-	}
-	out.await(t, "disk=00001000", 0)
-	if strings.Contains(out.String(), "cd=") {
-		t.Errorf("an empty drive has a label: %q", out)
-	}
-	for _, label := range []string{"cidata", "config"} {
-		if err := v.ChangeMedium(t.Context(), "ide2", iso(t, label)); err != nil {
-			t.Fatal(err)
-		}
-		out.await(t, "cd="+label, 0)
-	}
-	if err := v.ChangeMedium(t.Context(), "ide2", ""); err != nil {
-		t.Fatal(err)
-	}
-	before := len(out.String())
-	out.await(t, "BOOT", before) // that one may have begun before
-	out.await(t, "BOOT", strings.LastIndex(out.String(), "BOOT")+1)
-	if last := out.String()[strings.LastIndex(out.String()[:len(out.String())-1], "BOOT"):]; strings.Contains(last, "cd=") {
-		t.Errorf("the medium is still there: %q", last)
-	}
-	if err := v.Resize(t.Context(), "scsi7", 2<<20); err == nil {
-		t.Error("a disk that is not there was resized")
 	}
 }
 

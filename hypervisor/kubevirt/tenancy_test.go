@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tenancy_test
+package kubevirt_test
 
 import (
 	"errors"
@@ -15,7 +15,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-func cluster(entries ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
+// tenancyCluster is a cluster that some namespaces may use; package tenancy is tested here, since
+// a program of its own would link more than it tests.
+func tenancyCluster(entries ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
 	return &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "prod"},
 		Spec: v1alpha1.HypervisorClusterSpec{
@@ -25,7 +27,7 @@ func cluster(entries ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
 	}
 }
 
-func TestFind(t *testing.T) {
+func TestTenancyFind(t *testing.T) {
 	t.Parallel()
 
 	errDown := errors.New("down")
@@ -48,7 +50,7 @@ func TestFind(t *testing.T) {
 		"labels are not read":   {[]v1alpha1.NamespaceAccess{{Selector: gold}, {Names: []string{"ci"}}}, nil, true, -3},
 		"a name before a label": {[]v1alpha1.NamespaceAccess{{Names: []string{"ci"}}, {Selector: gold}}, nil, true, 0},
 	} {
-		in := cluster(tt.entries...)
+		in := tenancyCluster(tt.entries...)
 		got, err := tenancy.Find(in, "ci", func() (map[string]string, error) {
 			if tt.down {
 				return nil, errDown
@@ -78,7 +80,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestTenancyCheck(t *testing.T) {
 	t.Parallel()
 
 	type template = v1alpha1.HypervisorMachineTemplateSpec
@@ -164,7 +166,7 @@ func TestCheck(t *testing.T) {
 		"a pool over the end": {&addresses, static("", "10.2.0.5-10.2.0.10"), tenancy.ReasonAddress},
 		"of which one is bad": {&addresses, static("", "10.1.0.0/24", "10.3.0.1/32"), tenancy.ReasonAddress},
 	} {
-		err := tenancy.Check(tt.entry, cluster(), &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
+		err := tenancy.Check(tt.entry, tenancyCluster(), &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
 		if reason := errclass.Reason(err, ""); reason != tt.reason || err != nil && errclass.Of(err) != errclass.Configuration {
 			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
 		}
@@ -172,10 +174,10 @@ func TestCheck(t *testing.T) {
 }
 
 // A template that says nothing has the cluster's domain, which is listed like any other.
-func TestCheckDefaultDomain(t *testing.T) {
+func TestTenancyDefaultDomain(t *testing.T) {
 	t.Parallel()
 
-	in := cluster()
+	in := tenancyCluster()
 	in.Spec.DNS = &v1alpha1.HypervisorDNS{Domain: "ci.example.com"}
 
 	for allowed, want := range map[string]string{"ci.example.com": "", "team-a.example.com": tenancy.ReasonDomain} {
@@ -188,7 +190,7 @@ func TestCheckDefaultDomain(t *testing.T) {
 	}
 }
 
-func TestCheckName(t *testing.T) {
+func TestTenancyName(t *testing.T) {
 	t.Parallel()
 
 	team := &v1alpha1.NamespaceAccess{Domains: []string{"team-a.example.com"}}
@@ -216,7 +218,7 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-func TestCheckQuota(t *testing.T) {
+func TestTenancyQuota(t *testing.T) {
 	t.Parallel()
 
 	quota := &v1alpha1.NamespaceAccess{Quota: &v1alpha1.NamespaceQuota{
