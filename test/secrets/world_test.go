@@ -28,11 +28,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	virtv1 "kubevirt.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
@@ -63,16 +66,22 @@ func TestMain(m *testing.M) {
 	spans = tracetest.NewInMemoryExporter()
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
 
-	os.Exit(build(m))
+	os.Exit(withImages(func() int { return build(m) }))
 }
 
-// build makes the machines' programs.
+// build makes the machines' programs, and what a management cluster has.
 func build(m *testing.M) int {
 	return exe.With(func(dir string) int {
 		programs = dir
 
-		return kube.Run(m, func(e *kube.Env) { env = e },
-			kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+		return kube.Run(m, func(e *kube.Env) {
+			env = e
+
+			if err := prepare(context.Background()); err != nil {
+				panic(err)
+			}
+		}, kube.WithCRDs("../../deploy/crds", "../../deploy/bridge/tenancy.yaml"), kube.WithControllerManager(),
+			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme, virtv1.AddToScheme))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
