@@ -94,9 +94,8 @@ type world struct {
 	scanner secrets.Scanner
 	// disks is where the machines' disks are kept; images are what they begin with.
 	disks, image string
-	// app is the GitHub App's key, pat the other way to the forge; agent is the program of
-	// SPIRE, if machines have one.
-	app, pat, agent string
+	// app is the GitHub App's key, pat the other way to the forge.
+	app, pat        string
 	machines, lives atomic.Int64
 	// broken machines have no runner in their image.
 	broken atomic.Bool
@@ -266,17 +265,6 @@ func (w *world) disk(root string, vm pve.GuestVM) error {
 		}
 	}
 
-	if w.agent != "" {
-		link := filepath.Join(root, guest.AgentPath)
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			return err
-		}
-
-		if err := os.Symlink(w.agent, link); err != nil {
-			return err
-		}
-	}
-
 	// cloud-init keeps all of a NoCloud seed; see its documentation, "/var/lib/cloud".
 	kept := filepath.Join(root, "var", "lib", "cloud", "instance")
 	if err := os.MkdirAll(kept, 0o755); err != nil {
@@ -309,10 +297,6 @@ func (w *world) plantSeed(cfg *guest.Config) {
 
 	if cfg.Callback != nil {
 		w.scanner.Plant(secrets.Secret{Name: "the claim code", Value: cfg.Callback.Code, Places: own})
-	}
-
-	if cfg.SPIFFE != nil {
-		w.scanner.Plant(secrets.Secret{Name: "the join token", Value: cfg.SPIFFE.JoinToken, Places: own})
 	}
 }
 
