@@ -19,10 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
-	giteasim "github.com/hyperfleet/hyperfleet/sim/gitea"
-	"github.com/hyperfleet/hyperfleet/sim/gitea/giteatest"
 	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/gitea"
 )
 
 // cacheGuide gives the template of the guide, which is the sample.
@@ -57,24 +54,6 @@ func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
 	}
 
 	return &guide
-}
-
-// giteaSite is a simulated Forgejo or Gitea.
-func giteaSite(t *testing.T, platform workload.Platform) platformSite {
-	t.Helper()
-
-	s := giteatest.New(t, giteasim.Options{Forgejo: platform.Traits().Slug == "forgejo"})
-
-	return platformSite{
-		opened: &sharedProvider{}, platform: platform, secrets: map[string]string{"token": giteatest.Token},
-		queue: s.Queue, state: s.State,
-		pool: func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig) {
-			settings := &v1alpha1.GiteaConfig{URL: s.URL, Repository: giteatest.Repository, Labels: labels}
-
-			return v1alpha1.BootstrapConfig{Forgejo: &v1alpha1.GiteaBootstrap{}, Gitea: &v1alpha1.GiteaBootstrap{}},
-				v1alpha1.WorkloadConfig{Forgejo: settings, Gitea: settings}
-		},
-	}
 }
 
 // seeded is the configuration that a machine of the template finds on its cloud-init ISO.
@@ -130,12 +109,10 @@ func TestJobFindsTheTemplatesCaches(t *testing.T) {
 	guide := cacheGuide(t)
 	up, down := "http://"+listener.Addr().String(), "http://127.0.0.1:1"
 	github := []string{"CUSTOM_ACTIONS_RESULTS_URL", "ACTIONS_RESULTS_URL"}
-	sites := platformSites(t)
-	sites["forgejo-actions"], sites["gitea-actions"] = giteaSite(t, gitea.Forgejo()), giteaSite(t, gitea.Gitea())
 
-	for name, site := range sites {
+	for name, site := range platformSites(t) {
 		for cache, names := range map[string][]string{up: map[string][]string{
-			v1alpha1.WorkloadGitHubActions: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
+			v1alpha1.WorkloadGitHubActions: github, byToken: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
 		}[name], down: nil} {
 			label := map[string]string{up: "up", down: "down"}[cache]
 			t.Run(name+" "+label, func(t *testing.T) {
@@ -169,34 +146,9 @@ func jobsEnvironment(
 	t.Helper()
 
 	file := filepath.Join(t.TempDir(), "environment")
-	labels := site.has(label)
-	bootstrap, load := site.pool(labels)
-	template.Spec.Bootstrap = v1alpha1.Bootstrap{Method: v1alpha1.BootstrapRunnerToken, Config: &bootstrap}
-
-	spec, err := site.platform.Runner(template, v1alpha1.Workload{Config: &load})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	provider, err := site.platform.Open(workload.Config{Runner: spec, Template: template, Secrets: site.secrets})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if err := provider.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
 	job := site.queue(control.JobSpec{Labels: site.asks(label), Command: "env > " + file})[0]
-	request := workload.RunnerRequest{Name: label, Labels: spec.Labels, Registration: spec.Registration}
 
-	if spec.Binds {
-		request.Job = &workload.Job{
-			ID: job.Key, Platform: spec.Platform, Name: job.Name, Repository: job.Repo, URL: site.jobs + job.Key, Labels: job.Labels,
-		}
-	}
-
-	credential, err := issued(t, provider, request)
+	spec, credential, err := site.credential(t, template, label, site.has(label), &job)
 	if err != nil {
 		t.Fatal(err)
 	}

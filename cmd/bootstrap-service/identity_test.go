@@ -20,9 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
 
-// TestProgramWithAnIdentity: also a machine that attests and logs in to a secrets manager
+// TestProgramWithAnIdentityOfSPIRE: also a machine that attests and logs in to a secrets manager
 // leaves its memory to the job.
-func TestProgramWithAnIdentity(t *testing.T) {
+func TestProgramWithAnIdentityOfSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server, manager := spire.Start(t), vault.Start(t)

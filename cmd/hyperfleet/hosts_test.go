@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,31 +21,13 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/hosts"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
 	"github.com/hyperfleet/hyperfleet/kit/log"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-// fleetHosts are the commands of hosts, and an API server.
-type fleetHosts struct{ *kube.Env }
-
-// The commands of hosts share one API server; they keep apart by namespace.
-func TestHosts(t *testing.T) {
-	t.Parallel()
-
-	h := fleetHosts{kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(infrav1.AddToScheme))}
-
-	t.Run("diff", h.diff)
-	t.Run("diff of macOS", h.diffMacOS)
-	t.Run("push", h.push)
-	t.Run("push followed", h.pushFollowed)
-	t.Run("pause and resume", h.pauseAndResume)
-	t.Run("bad input is named", h.badInput)
-}
 
 // hostsConfig writes an operator's configuration and gives its path.
 func hostsConfig(t *testing.T, agent string) string {
@@ -58,31 +41,13 @@ func hostsConfig(t *testing.T, agent string) string {
 			"  mac:\n    maxPods: 2\n    tartKubeletFile: " + filepath.Join(dir, "agent") + "\n    tartFile: " + filepath.Join(dir, "agent") + "\n" +
 			"    nodeExporterFile: " + filepath.Join(dir, "exporter") + "\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 
 	return filepath.Join(dir, "operator.yaml")
 }
 
-func (h fleetHosts) run(t *testing.T, args ...string) (string, error) {
-	t.Helper()
-
-	var out strings.Builder
-
-	cmd := hosts.New()
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	cmd.SetArgs(append(args, "--kubeconfig", h.Kubeconfig(t, h.Config)))
-
-	err := cmd.Execute()
-
-	return out.String(), err
-}
-
-func (h fleetHosts) host(t *testing.T, namespace, name string, status infrav1.HostStatus) {
+func linuxHost(t *testing.T, namespace, name string, status infrav1.HostStatus) {
 	t.Helper()
 
 	m := &infrav1.LinuxMachine{
@@ -92,14 +57,7 @@ func (h fleetHosts) host(t *testing.T, namespace, name string, status infrav1.Ho
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 		},
 	}
-	if err := h.Client.Create(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
-
-	m.Status.HostStatus = status
-	if err := h.Client.Status().Update(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	put(t, m, func(m *infrav1.LinuxMachine) { m.Status.HostStatus = status })
 }
 
 type foundHost struct {
@@ -109,10 +67,10 @@ type foundHost struct {
 }
 
 // What is told is what would be pushed, without a Secret or a host to ask.
-func (h fleetHosts) diff(t *testing.T) {
+func TestHostsDiff(t *testing.T) {
 	t.Parallel()
 
-	namespace := h.Namespace(t)
+	namespace := env.Namespace(t)
 	file := hostsConfig(t, "agent one")
 
 	fleet, err := linux.Load(config.LinuxHosts{
@@ -120,18 +78,14 @@ func (h fleetHosts) diff(t *testing.T) {
 		AgentFile:        filepath.Join(filepath.Dir(file), "agent"),
 		NodeExporterFile: filepath.Join(filepath.Dir(file), "exporter"),
 	}, os.ReadFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	parts := func(name string, without ...string) []infrav1.HostPart {
 		cfg := fleet
 		cfg.NodeName, cfg.Kubeconfig = name, log.NewSecret("x")
 
 		p, err := linuxplan.Render(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		var out []infrav1.HostPart
 
@@ -145,24 +99,21 @@ func (h fleetHosts) diff(t *testing.T) {
 	}
 	hash := linux.New(fleet).Hash()
 
-	h.host(t, namespace, "a-good", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, Parts: parts("a-good")})
-	h.host(t, namespace, "b-new", infrav1.HostStatus{})
-	h.host(t, namespace, "c-old", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: "old", Parts: parts("c-old", "agent")})
-	h.host(t, namespace, "d-lost", infrav1.HostStatus{
+	linuxHost(t, namespace, "a-good", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, Parts: parts("a-good")})
+	linuxHost(t, namespace, "b-new", infrav1.HostStatus{})
+	linuxHost(t, namespace, "c-old", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: "old", Parts: parts("c-old", "agent")})
+	linuxHost(t, namespace, "d-lost", infrav1.HostStatus{
 		Bootstrapped: true, HostConfigHash: hash, Parts: parts("d-lost"), LostParts: []string{"firewall-rules"},
 	})
-	h.host(t, namespace, "e-failed", infrav1.HostStatus{
+	linuxHost(t, namespace, "e-failed", infrav1.HostStatus{
 		Bootstrapped: true, FailedHostConfigHash: hash, Parts: parts("e-failed"), FailureReason: "UpdateExceededRetries", FailureMessage: "because",
 	})
 
-	text, err := h.run(t, "diff", "--config", file, "-n", namespace, "--output", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace, "--output", "json")
 
 	var all []foundHost
-	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 5 {
-		t.Fatalf("%v: %s", err, text)
+	if err := json.Unmarshal([]byte(got.out), &all); err != nil || len(all) != 5 {
+		t.Fatalf("%v: %+v", err, got)
 	}
 
 	for i, want := range []struct {
@@ -185,18 +136,20 @@ func (h fleetHosts) diff(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 
-	text, err = h.run(t, "diff", "--config", file, "-n", namespace, "c-old")
-	if err != nil || !strings.Contains(text, "agent (added), agent-service") || strings.Contains(text, "a-good") {
-		t.Errorf("%v: %s", err, text)
+	got = execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace, "c-old")
+	got.says(t, "agent (added), agent-service")
+
+	if strings.Contains(got.out, "a-good") {
+		t.Errorf("it tells of another host:\n%s", got.out)
 	}
 }
 
 // A Mac that has the configuration and an older macOS than its fleet asks for is updated, and one
 // that refused that update for good is left alone.
-func (h fleetHosts) diffMacOS(t *testing.T) {
+func TestHostsDiffMacOS(t *testing.T) {
 	t.Parallel()
 
-	namespace := h.Namespace(t)
+	namespace := env.Namespace(t)
 	file := hostsConfig(t, "agent one")
 	dir := filepath.Dir(file)
 
@@ -204,11 +157,9 @@ func (h fleetHosts) diffMacOS(t *testing.T) {
 		MaxPods: 2, TartKubeletFile: filepath.Join(dir, "agent"), TartFile: filepath.Join(dir, "agent"),
 		NodeExporterFile: filepath.Join(dir, "exporter"),
 	}, os.ReadFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
-	h.Create(t, &infrav1.HostFleet{
+	env.Create(t, &infrav1.HostFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: "macs", Namespace: namespace},
 		Spec: infrav1.HostFleetSpec{
 			HostKind: mac.Name, MacOS: &infrav1.HostMacOS{Version: "15.7"},
@@ -234,20 +185,14 @@ func (h fleetHosts) diffMacOS(t *testing.T) {
 				SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 			},
 		}
-		h.Create(t, m)
-
-		m.Status.HostStatus = status
-		m.Status.SSHUser, m.Status.HostCPU, m.Status.HostMemoryMB = "m1", 10, 24<<10
-
-		if err := h.Client.Status().Update(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		put(t, m, func(m *infrav1.ScalewayAppleSiliconMachine) {
+			m.Status.HostStatus = status
+			m.Status.SSHUser, m.Status.HostCPU, m.Status.HostMemoryMB = "m1", 10, 24<<10
+		})
 	}
 
-	text, err := h.run(t, "diff", "--config", file, "-n", namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace)
+	must(t, got.err)
 
 	// What parts they have is not known here, and told as well.
 	for i, want := range []struct {
@@ -258,7 +203,7 @@ func (h fleetHosts) diffMacOS(t *testing.T) {
 		{"Terminal", "macOS 15.6.1 to 15.7; UpdateExceededRetries: no room", true},
 		{"Nothing", "", false},
 	} {
-		line := strings.Split(text, "\n")[i+1]
+		line := strings.Split(got.out, "\n")[i+1]
 		if strings.Fields(line)[4] != want.action || !strings.HasSuffix(line, want.words) || strings.Contains(line, "macOS") != want.updated {
 			t.Errorf("%s: want %s, and %s", line, want.action, want.words)
 		}
@@ -273,92 +218,81 @@ func failedHost() infrav1.HostStatus {
 	}
 }
 
-func (h fleetHosts) read(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
+func readHost(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
 	t.Helper()
 
 	out := &infrav1.LinuxMachine{}
-	if err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out))
 
 	return out
 }
 
 // racks makes the fleet of the hosts.
-func (h fleetHosts) racks(t *testing.T, namespace string) *infrav1.HostFleet {
+func racks(t *testing.T, namespace string) *infrav1.HostFleet {
 	t.Helper()
 
 	fleet := &infrav1.HostFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: "racks", Namespace: namespace}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name},
 	}
-	h.Create(t, fleet)
+	env.Create(t, fleet)
 
 	return fleet
 }
 
 // A push clears what keeps the operator from it, and nothing that is known of the host.
-func (h fleetHosts) push(t *testing.T) {
+func TestHostsPush(t *testing.T) {
 	t.Parallel()
 
-	namespace := h.Namespace(t)
-	fleet := h.racks(t, namespace)
+	namespace := env.Namespace(t)
+	fleet := racks(t, namespace)
 
 	for name, args := range map[string][]string{"some": nil, "every": {"--all"}} {
-		h.host(t, namespace, name, failedHost())
+		linuxHost(t, namespace, name, failedHost())
 
-		out, err := h.run(t, append([]string{"push", name, "-n", namespace, "--no-wait"}, args...)...)
-		if err != nil || !strings.Contains(out, "when its turn comes") {
-			t.Errorf("%v: %s", err, out)
-		}
+		execute(t, env.Config, append([]string{"hosts", "push", name, "-n", namespace, "--no-wait"}, args...)...).says(t, "when its turn comes")
 
 		want := infrav1.HostStatus{Bootstrapped: true, Parts: failedHost().Parts}
 		if args != nil {
 			want.Parts = nil
 		}
 
-		if diff := cmp.Diff(want, h.read(t, namespace, name).Status.HostStatus); diff != "" {
+		if diff := cmp.Diff(want, readHost(t, namespace, name).Status.HostStatus); diff != "" {
 			t.Errorf("%s -want +got:\n%s", name, diff)
 		}
 	}
 
 	changed := failedHost()
 	changed.FailureReason, changed.FailureMessage = infrav1.FailureHostKeyChanged, "another key"
-	h.host(t, namespace, "changed", changed)
+	linuxHost(t, namespace, "changed", changed)
 
 	busy := failedHost()
 	busy.FailureReason, busy.Push = "", &infrav1.HostPush{Hash: "h", What: "Repair", Started: metav1.Unix(1e9, 0)}
-	h.host(t, namespace, "busy", busy)
+	linuxHost(t, namespace, "busy", busy)
 
 	for name, says := range map[string]string{
 		"changed": "another key: if the host was installed anew, correct spec.sshHostKey",
 		"busy":    "Repair runs at the host since 2001-09-09T01:46:40Z",
 	} {
-		before := h.read(t, namespace, name)
-		if out, err := h.run(t, "push", name, "--all", "-n", namespace); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v: %s", err, out)
-		}
+		before := readHost(t, namespace, name)
+		execute(t, env.Config, "hosts", "push", name, "--all", "-n", namespace).fails(t, cli.ExitFailed, says)
 
-		if diff := cmp.Diff(before, h.read(t, namespace, name)); diff != "" {
+		if diff := cmp.Diff(before, readHost(t, namespace, name)); diff != "" {
 			t.Errorf("%s -before +after:\n%s", name, diff)
 		}
 	}
 
 	fleet.Spec.Paused = true
-	if err := h.Client.Update(t.Context(), fleet); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Update(t.Context(), fleet))
 
-	if out, err := h.run(t, "push", "some", "-n", namespace); err == nil || !strings.Contains(err.Error(), "fleet racks is paused") {
-		t.Errorf("%v: %s", err, out)
-	}
+	execute(t, env.Config, "hosts", "push", "some", "-n", namespace, "--no-wait").fails(t, cli.ExitFailed, "fleet racks is paused")
 }
 
 // A push is followed to its end, whatever that is, and what it waits for is told.
-func (h fleetHosts) pushFollowed(t *testing.T) {
+func TestHostsPushFollowed(t *testing.T) {
 	t.Parallel()
 
-	namespace := h.Namespace(t)
-	h.racks(t, namespace)
+	namespace := env.Namespace(t)
+	racks(t, namespace)
 
 	for name, end := range map[string]struct {
 		// status is what the operator makes of it.
@@ -371,67 +305,52 @@ func (h fleetHosts) pushFollowed(t *testing.T) {
 		"unreachable": {infrav1.HostStatus{ContactAttempts: 1, ContactReason: "Unreachable", ContactMessage: "no route"}, "Unreachable: no route", true},
 		"worn":        {infrav1.HostStatus{FailureReason: "UpdateExceededRetries", FailureMessage: "enough"}, "has failed: UpdateExceededRetries: enough", true},
 	} {
-		h.host(t, namespace, name, failedHost())
+		linuxHost(t, namespace, name, failedHost())
 
 		done := make(chan struct{})
 
 		go func() {
 			defer close(done)
 
-			out, err := h.run(t, "push", name, "-n", namespace)
-			if err != nil {
-				out += err.Error()
+			got := execute(t, env.Config, "hosts", "push", name, "-n", namespace)
+			if (got.err != nil) != end.fails {
+				t.Errorf("%s: %v", name, got.err)
 			}
 
-			if (err != nil) != end.fails || !strings.Contains(out, end.says) || !strings.Contains(out, "Converged: WaitingForPermit: its turn") {
-				t.Errorf("%s: %v: %s", name, err, out)
-			}
+			contains(t, fmt.Sprint(got.out, got.err), end.says, "Converged: WaitingForPermit: its turn")
 		}()
 
-		asked := func(context.Context) (bool, error) { return h.read(t, namespace, name).Status.FailureReason == "", nil }
-		if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, asked); err != nil {
-			t.Fatal(err)
+		asked := func(context.Context) (bool, error) {
+			return readHost(t, namespace, name).Status.FailureReason == "", nil
 		}
+		must(t, wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, asked))
 
-		m := h.read(t, namespace, name)
+		m := readHost(t, namespace, name)
 		m.Status.HostStatus = end.status
 		m.Status.Conditions = []metav1.Condition{{
 			Type: infrav1.ConditionConverged, Status: metav1.ConditionFalse, Reason: "WaitingForPermit", Message: "its turn",
 			LastTransitionTime: metav1.Now(),
 		}}
 
-		if err := h.Client.Status().Update(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, env.Client.Status().Update(t.Context(), m))
 
 		<-done
 	}
 }
 
-func (h fleetHosts) pauseAndResume(t *testing.T) {
+func TestHostsPauseAndResume(t *testing.T) {
 	t.Parallel()
 
-	namespace := h.Namespace(t)
-	fleet := &infrav1.HostFleet{
-		ObjectMeta: metav1.ObjectMeta{Name: "racks", Namespace: namespace}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name},
-	}
-
-	if err := h.Client.Create(t.Context(), fleet); err != nil {
-		t.Fatal(err)
-	}
+	namespace := env.Namespace(t)
+	fleet := racks(t, namespace)
 
 	for _, step := range []struct {
 		command         string
 		paused, resumed bool
 	}{{"pause", true, false}, {"resume", false, true}} {
-		out, err := h.run(t, step.command, "racks", "-n", namespace)
-		if err != nil || !strings.Contains(out, namespace+"/racks is "+step.command+"d") {
-			t.Errorf("%v: %s", err, out)
-		}
+		execute(t, env.Config, "hosts", step.command, "racks", "-n", namespace).says(t, namespace+"/racks is "+step.command+"d")
 
-		if err := h.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet); err != nil {
-			t.Fatal(err)
-		}
+		must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
 
 		if fleet.Spec.Paused != step.paused || (fleet.Spec.ResumedAt != nil) != step.resumed {
 			t.Errorf("%s: %+v", step.command, fleet.Spec)
@@ -439,7 +358,7 @@ func (h fleetHosts) pauseAndResume(t *testing.T) {
 	}
 }
 
-func (h fleetHosts) badInput(t *testing.T) {
+func TestHostsFail(t *testing.T) {
 	t.Parallel()
 
 	file := hostsConfig(t, "agent")
@@ -459,9 +378,7 @@ func (h fleetHosts) badInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if out, err := h.run(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v: %s", err, out)
-			}
+			execute(t, env.Config, append([]string{"hosts"}, tc.args...)...).fails(t, anyCode, tc.want)
 		})
 	}
 }

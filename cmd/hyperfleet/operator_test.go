@@ -23,17 +23,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// envProgram makes this test program the operator's.
-const envProgram = "HYPERFLEETTEST_PROGRAM"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(envProgram) != "" {
-		main()
-	}
-
-	os.Exit(m.Run())
-}
-
 // The operator says where it sends its spans before it looks for its API server.
 func TestOperatorExports(t *testing.T) {
 	t.Parallel()
@@ -119,121 +108,136 @@ func TestAllAreasRunByDefault(t *testing.T) {
 	}
 }
 
-func TestLogSettings(t *testing.T) {
-	t.Parallel()
+// refused is a change of the default configuration, and how it is refused; empty: it is not.
+type refused struct {
+	name string
+	edit func(*v1alpha1.OperatorConfig)
+	want string
+}
 
-	good := v1alpha1.RunnerLogs{KeepIn: "store", Store: v1alpha1.LogStore{
-		Endpoint: "https://s3.example.com", Region: "eu-1", Bucket: "ci-logs", Prefix: "hyperfleet/", Secret: "log-store",
-	}}
+func logSettings() []refused {
+	row := func(name, want string, edit func(*v1alpha1.RunnerLogs)) refused {
+		return refused{"logs, " + name, func(c *v1alpha1.OperatorConfig) {
+			c.Runners.Logs = v1alpha1.RunnerLogs{KeepIn: "store", Store: v1alpha1.LogStore{
+				Endpoint: "https://s3.example.com", Region: "eu-1", Bucket: "ci-logs", Prefix: "hyperfleet/", Secret: "log-store",
+			}}
+			edit(&c.Runners.Logs)
+		}, want}
+	}
 
-	for name, tc := range map[string]struct {
-		edit func(*v1alpha1.RunnerLogs)
-		want string
-	}{
-		"in order":        {func(*v1alpha1.RunnerLogs) {}, ""},
-		"without prefix":  {func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = "" }, ""},
-		"nowhere":         {func(l *v1alpha1.RunnerLogs) { *l = v1alpha1.RunnerLogs{KeepIn: "nowhere"} }, ""},
-		"elsewhere":       {func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }, `there is no place "s3": choose of [cluster store nowhere]`},
-		"in the clear":    {func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "http://s3.example.com" }, "runners.logs.store.endpoint: it must be https"},
-		"no endpoint":     {func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "" }, "runners.logs.store.endpoint: it must be a URL"},
-		"no region":       {func(l *v1alpha1.RunnerLogs) { l.Store.Region = "" }, "runners.logs.store.region"},
-		"no secret":       {func(l *v1alpha1.RunnerLogs) { l.Store.Secret = "" }, "runners.logs.store.secret"},
-		"a bucket's name": {func(l *v1alpha1.RunnerLogs) { l.Store.Bucket = "a/b" }, "runners.logs.store.bucket"},
-		"a long prefix":   {func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = strings.Repeat("x", 600) }, "runners.logs.store.prefix"},
-	} {
-		cfg := v1alpha1.Default()
-		cfg.Runners.Logs = good
-		tc.edit(&cfg.Runners.Logs)
-
-		err := operator.Spec().Validate(&cfg)
-		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q", name, err, tc.want)
-		}
+	return []refused{
+		row("in order", "", func(*v1alpha1.RunnerLogs) {}),
+		row("without prefix", "", func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = "" }),
+		row("nowhere", "", func(l *v1alpha1.RunnerLogs) { *l = v1alpha1.RunnerLogs{KeepIn: "nowhere"} }),
+		row("elsewhere", `there is no place "s3": choose of [cluster store nowhere]`, func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }),
+		row("in the clear", "runners.logs.store.endpoint: it must be https", func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "http://s3.example.com" }),
+		row("no endpoint", "runners.logs.store.endpoint: it must be a URL", func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "" }),
+		row("no region", "runners.logs.store.region", func(l *v1alpha1.RunnerLogs) { l.Store.Region = "" }),
+		row("no secret", "runners.logs.store.secret", func(l *v1alpha1.RunnerLogs) { l.Store.Secret = "" }),
+		row("a bucket's name", "runners.logs.store.bucket", func(l *v1alpha1.RunnerLogs) { l.Store.Bucket = "a/b" }),
+		row("a long prefix", "runners.logs.store.prefix", func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = strings.Repeat("x", 600) }),
 	}
 }
 
-func TestDevIDSettings(t *testing.T) {
-	t.Parallel()
+func devIDSettings(t *testing.T) []refused {
+	t.Helper()
 
 	good, other := tpm.DevID(t), tpm.DevID(t)
+	row := func(name, want string, devID v1alpha1.DevID) refused {
+		return refused{"DevID, " + name, func(c *v1alpha1.OperatorConfig) { c.Identity.DevID = devID }, want}
+	}
 
-	for name, tc := range map[string]struct {
-		cfg  v1alpha1.DevID
-		want string
-	}{
-		"none":                {v1alpha1.DevID{}, ""},
-		"in order":            {good, ""},
-		"no key":              {v1alpha1.DevID{CertFile: good.CertFile}, "identity.devID.keyFile"},
-		"no certificate":      {v1alpha1.DevID{KeyFile: good.KeyFile}, "identity.devID.certFile"},
-		"another's key":       {v1alpha1.DevID{CertFile: good.CertFile, KeyFile: other.KeyFile}, "identity.devID"},
-		"a key's certificate": {v1alpha1.DevID{CertFile: good.KeyFile, KeyFile: good.KeyFile}, "identity.devID"},
-	} {
-		cfg := v1alpha1.Default()
-		cfg.Identity.DevID = tc.cfg
-
-		err := operator.Spec().Validate(&cfg)
-		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q", name, err, tc.want)
-		}
+	return []refused{
+		row("in order", "", good),
+		row("no key", "identity.devID.keyFile", v1alpha1.DevID{CertFile: good.CertFile}),
+		row("no certificate", "identity.devID.certFile", v1alpha1.DevID{KeyFile: good.KeyFile}),
+		row("another's key", "identity.devID", v1alpha1.DevID{CertFile: good.CertFile, KeyFile: other.KeyFile}),
+		row("a key's certificate", "identity.devID", v1alpha1.DevID{CertFile: good.KeyFile, KeyFile: good.KeyFile}),
 	}
 }
 
-func TestSPIRESettings(t *testing.T) {
+func spireSettings() []refused {
+	row := func(name, want string, edit func(*v1alpha1.SPIRE)) refused {
+		return refused{"SPIRE, " + name, func(c *v1alpha1.OperatorConfig) {
+			c.Identity.SPIRE.Address, c.Identity.SPIRE.MachineAddress = "unix:///run/spire/server.sock", "spire.example.com:8081"
+			edit(&c.Identity.SPIRE)
+		}, want}
+	}
+
+	return []refused{
+		row("by socket", "", func(*v1alpha1.SPIRE) {}),
+		row("over TLS", "", func(c *v1alpha1.SPIRE) { c.Address, c.WorkloadAPI = "spire:8081", "unix:///run/spire/agent.sock" }),
+		row("over TLS without an agent", "identity.spire: ", func(c *v1alpha1.SPIRE) { c.Address = "spire:8081" }),
+		row("machines' address alone", "identity.spire.address", func(c *v1alpha1.SPIRE) { c.Address = "" }),
+		row("no address for machines", "identity.spire.machineAddress", func(c *v1alpha1.SPIRE) { c.MachineAddress = "" }),
+		row("no trust domain", "trust domain", func(c *v1alpha1.SPIRE) { c.TrustDomain = "" }),
+		row("no time", "identity.spire.timeout", func(c *v1alpha1.SPIRE) { c.Timeout = 0 }),
+	}
+}
+
+func webhookSettings() []refused {
+	const beyond = `webhooks.bindAddress: ":8443" is beyond loopback, where tokens of machines are not taken in the clear: ` +
+		"set webhooks.certFile and webhooks.keyFile, or webhooks.ownAuthority, or webhooks.plainHTTP where an ingress ends TLS"
+
+	row := func(name, want string, own bool, edit func(*v1alpha1.OperatorConfig)) refused {
+		return refused{"webhooks, " + name, func(c *v1alpha1.OperatorConfig) {
+			c.Webhooks.OwnAuthority = own
+			edit(c)
+		}, want}
+	}
+	given := func(c *v1alpha1.OperatorConfig) { c.Webhooks.CertFile, c.Webhooks.KeyFile = "tls.crt", "tls.key" }
+
+	rows := []refused{
+		row("as they come", "", true, func(*v1alpha1.OperatorConfig) {}),
+		row("no certificate", beyond, false, func(*v1alpha1.OperatorConfig) {}),
+		row("of another area", "", false, func(c *v1alpha1.OperatorConfig) { c.Controllers = []string{"hosts"} }),
+		row("nobody is served", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.BindAddress = "0" }),
+		row("told so", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.PlainHTTP = true }),
+		row("a certificate", "", false, given),
+		row("half of it", "webhooks.certFile: it belongs together", true, func(c *v1alpha1.OperatorConfig) { c.Webhooks.CertFile = "tls.crt" }),
+		row("both ways", "webhooks.plainHTTP: webhooks.certFile serves TLS", true, func(c *v1alpha1.OperatorConfig) {
+			given(c)
+
+			c.Webhooks.PlainHTTP = true
+		}),
+	}
+
+	for address, loopback := range map[string]bool{
+		"127.0.0.1:8443": true, "[::1]:8443": true, "localhost:8443": true, "[::ffff:127.0.0.1]:8443": true,
+		"0.0.0.0:8443": false, "[::]:8443": false, "10.0.0.1:8443": false, "127.0.0.1.example.com:8443": false, "": false,
+	} {
+		want := "is beyond loopback"
+		if loopback {
+			want = ""
+		}
+
+		rows = append(rows, row("at "+address, want, false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.BindAddress = address }))
+	}
+
+	return rows
+}
+
+// What the operator would not start with is refused when its configuration is read.
+func TestSettings(t *testing.T) {
 	t.Parallel()
 
-	socket := func(cfg *v1alpha1.SPIRE) {
-		cfg.Address, cfg.MachineAddress = "unix:///run/spire/server.sock", "spire.example.com:8081"
-	}
+	for _, tc := range slices.Concat(logSettings(), devIDSettings(t), spireSettings(), webhookSettings()) {
+		cfg := v1alpha1.Default()
+		tc.edit(&cfg)
 
-	cases := map[string]struct {
-		change func(*v1alpha1.SPIRE)
-		words  string
-	}{
-		"none":      {func(*v1alpha1.SPIRE) {}, ""},
-		"by socket": {socket, ""},
-		"over TLS": {func(cfg *v1alpha1.SPIRE) {
-			socket(cfg)
-			cfg.Address, cfg.WorkloadAPI = "spire:8081", "unix:///run/spire/agent.sock"
-		}, ""},
-		"over TLS without an agent": {func(cfg *v1alpha1.SPIRE) {
-			socket(cfg)
-			cfg.Address = "spire:8081"
-		}, "identity.spire: "},
-		"machines' address alone": {func(cfg *v1alpha1.SPIRE) { cfg.MachineAddress = "spire:8081" }, "identity.spire.address"},
-		"no address for machines": {func(cfg *v1alpha1.SPIRE) {
-			socket(cfg)
-			cfg.MachineAddress = ""
-		}, "identity.spire.machineAddress"},
-		"no trust domain": {func(cfg *v1alpha1.SPIRE) {
-			socket(cfg)
-			cfg.TrustDomain = ""
-		}, "trust domain"},
-		"no time": {func(cfg *v1alpha1.SPIRE) {
-			socket(cfg)
-			cfg.Timeout = 0
-		}, "identity.spire.timeout"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		err := operator.Spec().Validate(&cfg)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
+		}
 
-			cfg := v1alpha1.Default()
-			tc.change(&cfg.Identity.SPIRE)
+		if err != nil {
+			continue
+		}
 
-			err := operator.Spec().Validate(&cfg)
-			if (err == nil) != (tc.words == "") || (err != nil && !strings.Contains(err.Error(), tc.words)) {
-				t.Errorf("Validate = %v, want %q", err, tc.words)
-			}
-
-			if err != nil {
-				return
-			}
-
-			made, err := operator.Registry(cfg.Identity.SPIRE, "operator", nil)
-			if err != nil || (made == nil) != (cfg.Identity.SPIRE.Address == "") {
-				t.Errorf("Registry = %v, %v", made, err)
-			}
-		})
+		made, err := operator.Registry(cfg.Identity.SPIRE, "operator", nil)
+		if err != nil || (made == nil) != (cfg.Identity.SPIRE.Address == "") {
+			t.Errorf("%s: Registry = %v, %v", tc.name, made, err)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,7 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
-	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
@@ -117,17 +115,6 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 
 	if !report.Incomplete() {
 		t.Error("questions without a clear answer leave the report complete")
-	}
-}
-
-func TestADryRunIsTheDefault(t *testing.T) {
-	w := newWorld(t)
-	w.config.Delete = sweep.Defaults().Delete
-	o := w.make("ConfigMap", "gone", newID())
-
-	report := w.mustRun()
-	if got := result(report, "gone"); got != "WouldDelete" || !report.DryRun || !w.left(o) {
-		t.Errorf("%s, dry run %v, left %v", got, report.DryRun, w.left(o))
 	}
 }
 
@@ -330,17 +317,12 @@ func TestNamedKindsAlone(t *testing.T) {
 	w.config.Kinds = []string{"ConfigMap", "Secret", "Widget.example.com"}
 	w.config.ExcludedKinds = []string{"Secret"}
 
-	var log capture.Buffer
-
-	options := w.options()
-	options.Log = slog.New(slog.NewTextHandler(&log, nil))
-
-	report, err := sweep.Run(t.Context(), options)
+	report, err := w.run()
 	if err != nil || w.left(mine) || !w.left(secret) || report.Kinds != 1 || report.Objects != 1 || report.Incomplete() {
 		t.Errorf("mine %v, secret %v, %v: %+v", w.left(mine), w.left(secret), err, report)
 	}
 
-	if got := log.String(); !strings.Contains(got, "kind=Widget.example.com") || !strings.Contains(got, "kind=Secret") {
+	if got := w.log.String(); !strings.Contains(got, "kind=Widget.example.com") || !strings.Contains(got, "kind=Secret") {
 		t.Errorf("it does not say which kinds it passes over: %s", got)
 	}
 }
@@ -378,11 +360,14 @@ func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
 
 func TestTheReportReadsWell(t *testing.T) {
 	w := newWorld(t)
-	w.config.Delete = false
+	w.config.Delete = sweep.Defaults().Delete // a dry run is the default
 	id := newID()
-	w.make("ConfigMap", "gone", id)
+	o := w.make("ConfigMap", "gone", id)
 
 	report := w.mustRun()
+	if !w.left(o) {
+		t.Error("a dry run deletes")
+	}
 
 	encoded, err := json.Marshal(report)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
+	"github.com/hyperfleet/hyperfleet/test/capture"
 )
 
 const (
@@ -104,6 +106,9 @@ type world struct {
 	real   http.Handler
 	config platform.Sweep
 	clock  clock.Clock
+	// as is who sweeps.
+	as  *rest.Config
+	log *capture.Buffer
 }
 
 func newWorld(t *testing.T) *world {
@@ -118,7 +123,7 @@ func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, namespace: namespace, adapter: config.Adapters[0], keys: keys(t, testKey), config: config,
 		fleet: &fleet{there: map[string]bool{}, odd: map[string]http.HandlerFunc{}},
-		clock: testclock.NewFakeClock(time.Now().Add(time.Hour)),
+		clock: testclock.NewFakeClock(time.Now().Add(time.Hour)), as: env.Config, log: &capture.Buffer{},
 	}
 }
 
@@ -152,19 +157,12 @@ func (w *world) api() *client.Client {
 	return api
 }
 
-func (w *world) options() sweep.Options {
-	w.t.Helper()
-
-	return sweep.Options{
-		Config: w.config, Kube: env.Config, API: w.api(), Keys: w.keys, Clock: w.clock,
-		Log: slog.New(slog.DiscardHandler),
-	}
-}
-
 func (w *world) run() (sweep.Report, error) {
 	w.t.Helper()
 
-	return sweep.Run(w.t.Context(), w.options())
+	return sweep.Run(w.t.Context(), sweep.Options{
+		Config: w.config, Kube: w.as, API: w.api(), Keys: w.keys, Clock: w.clock, Log: slog.New(slog.NewTextHandler(w.log, nil)),
+	})
 }
 
 func (w *world) mustRun() sweep.Report {
@@ -191,6 +189,11 @@ func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstruc
 		o.SetAPIVersion("work.open-cluster-management.io/v1")
 		o.SetNamespace(w.namespace)
 		o.Object["spec"] = map[string]any{}
+	case "Job":
+		pod := map[string]any{"restartPolicy": "Never", "containers": []any{map[string]any{"name": "a", "image": "a"}}}
+		o.SetAPIVersion("batch/v1")
+		o.SetNamespace(w.namespace)
+		o.Object["spec"] = map[string]any{"template": map[string]any{"spec": pod}}
 	default:
 		o.SetNamespace(w.namespace)
 	}

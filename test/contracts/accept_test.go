@@ -74,6 +74,8 @@ func TestDefaults(t *testing.T) {
 		{basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}, "spec.scaling.maxReplicas", int64(0)},
 		{basePool, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m0s"}},
 		{baseClaim, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m0s"}},
+		{baseMac, nil, "spec.type", "M4-S"},
+		{baseMac, nil, "spec.zone", "fr-par-1"},
 		{baseBridge, nil, "status.conditions", list{anyMap{
 			"type": "Ready", "status": "Unknown", "reason": "NotLookedAt", "message": "the operator has not looked at the bridge yet",
 			"lastTransitionTime": "1970-01-01T00:00:00Z",

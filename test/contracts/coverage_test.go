@@ -243,40 +243,10 @@ func TestEveryFieldIsDescribedAndBounded(t *testing.T) {
 			case schema.Type == "string" && !inside && schema.MaxLength == nil && len(schema.Enum) == 0 && schema.Format == "":
 				t.Errorf("%s: %s has no MaxLength", kind, path)
 			}
-		})
-	}
-}
 
-// Fields that nobody knows are reported and not dropped in silence.
-func TestUnknownFieldsAreReported(t *testing.T) {
-	t.Parallel()
-
-	for base, path := range map[string]string{
-		baseCluster:      "spec.credentials.tokenID",
-		baseTemplate:     "spec.template.proxmox.linkedclone",
-		basePool:         "spec.scaling.maxreplicas",
-		baseClaim:        "spec.workloadConfig.labels",
-		baseJob:          "spec.queued",
-		baseBatch:        "spec.job",
-		baseLog:          "spec.log",
-		baseRegistration: "spec.address",
-		baseNodePool:     "spec.platform",
-		baseMachine:      "spec.networkConfig",
-
-		baseMachineTemplate: "spec.template.spec.bootstrapNetworkConfig.ipPool",
-		baseBridge:          "spec.virtualIP",
-		baseFleet:           "spec.rollout.maxunavailable",
-		baseLinux:           "spec.hostConfigHash",
-		baseMac:             "spec.hostConfigHash",
-	} {
-		object := change{path: "1"}.apply(t, base)
-
-		t.Run(object.GetKind(), func(t *testing.T) {
-			t.Parallel()
-
-			err := strict().Create(t.Context(), object, client.DryRunAll)
-			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `unknown field "`+path+`"`) {
-				t.Errorf("want unknown field %q, got: %v", path, err)
+			// What is KubeVirt's alone may have fields that nobody here knows; the API server tells of others.
+			if schema.XPreserveUnknownFields != nil && !strings.HasSuffix(path, ".virtualMachineTemplate") {
+				t.Errorf("%s: %s takes any field", kind, path)
 			}
 		})
 	}

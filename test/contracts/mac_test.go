@@ -3,13 +3,7 @@
 
 package contracts_test
 
-import (
-	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-)
+import "testing"
 
 const baseMac = `
 apiVersion: infrastructure.hyperfleet.io/v1alpha1
@@ -65,44 +59,12 @@ func macUpdates() []update {
 	}
 }
 
-// What the document asks for: the API server keeps hostConfigHash, and all else that the
-// operator writes down.
 func TestMacStatusIsKept(t *testing.T) {
 	t.Parallel()
-
-	makeNamespace(t, "mac-status")
-
-	mac := parse(t, baseMac)
-	mac.SetNamespace("mac-status")
-
-	if err := strict().Create(t.Context(), mac); err != nil {
-		t.Fatal(err)
-	}
-
-	if mac.Object["spec"].(anyMap)["type"] != "M4-S" || mac.Object["spec"].(anyMap)["zone"] != "fr-par-1" {
-		t.Errorf("defaults: %v", mac.Object["spec"])
-	}
-
-	want := anyMap{
+	statusIsKept(t, baseMac, anyMap{
 		"hostConfigHash": "a1", "failedHostConfigHash": "b2", "tartKubeletBinarySHA": "c3", "bootstrapAttempts": int64(2),
 		"bootstrapRebootIssued": true, "wipeIssued": true, "phase": "Ready", "failureReason": "UpdateExceededRetries",
 		"serverID": "id", "providerID": "scw-applesilicon://fr-par-1/id", "poolName": "mac-pool-1",
 		"orderedAt": "2026-01-02T03:04:05Z", "hostCPU": int64(10), "hostMemoryMB": int64(16384),
-	}
-
-	mac.Object["status"] = want
-	if err := strict().Status().Update(t.Context(), mac); err != nil {
-		t.Fatal(err)
-	}
-
-	kept := &unstructured.Unstructured{}
-	kept.SetGroupVersionKind(mac.GroupVersionKind())
-
-	if err := strict().Get(t.Context(), client.ObjectKeyFromObject(mac), kept); err != nil {
-		t.Fatal(err)
-	}
-
-	if diff := cmp.Diff(want, kept.Object["status"]); diff != "" {
-		t.Error(diff)
-	}
+	})
 }

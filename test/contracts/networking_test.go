@@ -5,52 +5,18 @@ package contracts_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 
 	configv1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 const networkingName = "hyperfleet-networking"
-
-// Feature: hyperfleet-operator, Property 17: RBAC and Security Context
-//
-// The networking area may do no more than its job needs: of Secrets outside its own
-// namespace it may make some, and read none.
-func TestProperty17NetworkingRoles(t *testing.T) {
-	t.Parallel()
-
-	objects := build(t, baseDir)
-	cluster := get[rbacv1.ClusterRole](t, objects, "ClusterRole", networkingName)
-	own := get[rbacv1.Role](t, objects, "Role", networkingName)
-
-	for _, rule := range slices.Concat(cluster.Rules, own.Rules) {
-		for _, word := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs, rule.ResourceNames, rule.NonResourceURLs) {
-			if strings.Contains(word, "*") {
-				t.Errorf("wildcard in %v", rule)
-			}
-		}
-
-		for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection", "approve", "sign"} {
-			if slices.Contains(rule.Verbs, verb) {
-				t.Errorf("verb %s in %v", verb, rule)
-			}
-		}
-	}
-
-	for _, rule := range cluster.Rules {
-		if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"create"}) {
-			t.Errorf("cluster-wide: %v", rule)
-		}
-	}
-}
 
 // The area's Deployment is the other one's but for its name, its configuration, the
 // port that it does not have, and that it may ping.

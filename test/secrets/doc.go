@@ -14,4 +14,7 @@
 // A credential is known again in the forms that it travels in: as it is, in base64 (also
 // within other base64, at any offset, and in either alphabet), hexadecimal, escaped for URLs
 // and JSON, as lines of PEM, and in what was compressed by gzip.
+//
+// Its tests also hold an operator with all its areas to what its tenants may reach: a team that
+// has every right in its namespace, beside the operator's own namespace and a neighbour's.
 package secrets

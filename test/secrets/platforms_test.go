@@ -100,20 +100,11 @@ func TestPlatformsThatRepeatSecrets(t *testing.T) {
 				site.secrets = map[string]string{"token": value}
 				scanner.Plant(secrets.Secret{Name: "the token", Value: value})
 
-				for call, do := range site.calls(t) {
-					before := asked.Load()
-
-					err := do()
-					// Buildkite has no list of agents: its runners are the jobs that were reserved.
-					unasked := name == v1alpha1.WorkloadBuildkite && (call == "Find" || call == "Runners")
-					if asks := asked.Load() > before; asks == unasked || asks && err == nil {
-						t.Errorf("%s: asked %t, error %v", call, asks, err)
-					}
-
+				site.fails(t, &asked, func(call string, err error) {
 					for ; err != nil; err = errors.Unwrap(err) {
 						scanner.Look(call, "its error", fmt.Appendf(nil, "%v %+v", err, err))
 					}
-				}
+				})
 
 				for _, finding := range scanner.Findings() {
 					t.Error(finding)
@@ -153,21 +144,30 @@ func TestPlatformsUseTheNetworkTheyAreGiven(t *testing.T) {
 			site := open(server.URL)
 			site.secrets, site.network = map[string]string{"token": unguessable(t, "")}, network
 
-			for call, do := range site.calls(t) {
-				before := network.asked.Load()
-				err := do()
-
-				// Buildkite has no list of agents.
-				unasked := name == v1alpha1.WorkloadBuildkite && (call == "Find" || call == "Runners")
-				if asked := network.asked.Load() > before; asked == unasked || asked && err == nil {
-					t.Errorf("%s: asked by its network %t, error %v", call, asked, err)
-				}
-			}
+			site.fails(t, &network.asked, func(string, error) {})
 
 			if n := heard.Load(); n > 0 {
 				t.Errorf("%d calls went another way", n)
 			}
 		})
+	}
+}
+
+// fails makes each call of a provider, which fails, and asks the platform, and hands its error on.
+func (f forge) fails(t *testing.T, asked *atomic.Int64, failed func(call string, err error)) {
+	t.Helper()
+
+	for call, do := range f.calls(t) {
+		before := asked.Load()
+		err := do()
+
+		// Buildkite has no list of agents: its runners are the jobs that were reserved.
+		unasked := f.config.Buildkite != nil && (call == "Find" || call == "Runners")
+		if asks := asked.Load() > before; asks == unasked || asks && err == nil {
+			t.Errorf("%s: asked %t, error %v", call, asks, err)
+		}
+
+		failed(call, err)
 	}
 }
 

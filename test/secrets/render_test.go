@@ -107,7 +107,15 @@ func newSite(t *testing.T) *site {
 		Unlimited: true, PATs: []simgithub.PAT{{Token: pat, Scopes: []string{"repo", "admin:org"}}},
 	})
 	lab, kite := gitlabtest.New(t, gitlabsim.Options{}), buildkitetest.New(t, buildkitesim.Options{})
-	all := operator.Platforms()
+	at := func(kind, url, token string) forge {
+		out := echoed()[kind](url)
+		out.opened, out.secrets = new(workload.Provider), map[string]string{"token": token}
+
+		return out
+	}
+	kites := at(v1alpha1.WorkloadBuildkite, kite.Endpoint, buildkitetest.Token)
+	kites.queue = kite.Queue
+
 	s := &site{
 		settings: vmspec.Settings{
 			OperatorUID: "operator", GuestURL: "https://fleet.example.com:8443", ReportKey: []byte(unguessable(t, "")[:32]),
@@ -117,23 +125,11 @@ func newSite(t *testing.T) *site {
 			},
 		},
 		forges: map[string]forge{
-			v1alpha1.WorkloadGitHubActions: {
-				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadGitHubActions], secrets: map[string]string{"token": pat},
-				config: v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{APIURL: hub.URL}},
-				load:   v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo, Labels: []string{"linux"}}},
-			},
-			v1alpha1.WorkloadGitLabCI: {
-				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadGitLabCI], secrets: map[string]string{"token": gitlabtest.Token},
-				config: v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{}},
-				load:   v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: lab.URL, ProjectID: gitlabtest.Project, Tags: []string{"linux"}}},
-			},
-			v1alpha1.WorkloadBuildkite: {
-				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadBuildkite], secrets: map[string]string{"token": buildkitetest.Token}, queue: kite.Queue,
-				config: v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: kite.Endpoint}},
-				load:   v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}},
-			},
+			v1alpha1.WorkloadGitHubActions: at(v1alpha1.WorkloadGitHubActions, hub.URL, pat),
+			v1alpha1.WorkloadGitLabCI:      at(v1alpha1.WorkloadGitLabCI, lab.URL, gitlabtest.Token),
+			v1alpha1.WorkloadBuildkite:     kites,
 			v1alpha1.WorkloadGeneric: {
-				opened: new(workload.Provider), platform: all[v1alpha1.WorkloadGeneric],
+				opened: new(workload.Provider), platform: operator.Platforms()[v1alpha1.WorkloadGeneric],
 				load: v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{Source: "scan", Command: []string{"/bin/true"}}},
 			},
 		},

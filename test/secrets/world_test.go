@@ -28,11 +28,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	virtv1 "kubevirt.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
@@ -63,16 +66,22 @@ func TestMain(m *testing.M) {
 	spans = tracetest.NewInMemoryExporter()
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
 
-	os.Exit(build(m))
+	os.Exit(withImages(func() int { return build(m) }))
 }
 
-// build makes the machines' programs.
+// build makes the machines' programs, and what a management cluster has.
 func build(m *testing.M) int {
 	return exe.With(func(dir string) int {
 		programs = dir
 
-		return kube.Run(m, func(e *kube.Env) { env = e },
-			kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+		return kube.Run(m, func(e *kube.Env) {
+			env = e
+
+			if err := prepare(context.Background()); err != nil {
+				panic(err)
+			}
+		}, kube.WithCRDs("../../deploy/crds", "../../deploy/bridge/tenancy.yaml"), kube.WithControllerManager(),
+			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme, virtv1.AddToScheme))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
@@ -85,9 +94,8 @@ type world struct {
 	scanner secrets.Scanner
 	// disks is where the machines' disks are kept; images are what they begin with.
 	disks, image string
-	// app is the GitHub App's key, pat the other way to the forge; agent is the program of
-	// SPIRE, if machines have one.
-	app, pat, agent string
+	// app is the GitHub App's key, pat the other way to the forge.
+	app, pat        string
 	machines, lives atomic.Int64
 	// broken machines have no runner in their image.
 	broken atomic.Bool
@@ -257,17 +265,6 @@ func (w *world) disk(root string, vm pve.GuestVM) error {
 		}
 	}
 
-	if w.agent != "" {
-		link := filepath.Join(root, guest.AgentPath)
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			return err
-		}
-
-		if err := os.Symlink(w.agent, link); err != nil {
-			return err
-		}
-	}
-
 	// cloud-init keeps all of a NoCloud seed; see its documentation, "/var/lib/cloud".
 	kept := filepath.Join(root, "var", "lib", "cloud", "instance")
 	if err := os.MkdirAll(kept, 0o755); err != nil {
@@ -300,10 +297,6 @@ func (w *world) plantSeed(cfg *guest.Config) {
 
 	if cfg.Callback != nil {
 		w.scanner.Plant(secrets.Secret{Name: "the claim code", Value: cfg.Callback.Code, Places: own})
-	}
-
-	if cfg.SPIFFE != nil {
-		w.scanner.Plant(secrets.Secret{Name: "the join token", Value: cfg.SPIFFE.JoinToken, Places: own})
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -103,10 +102,9 @@ func (s *seen) watch(ctx context.Context, t *testing.T, env *kube.Env) {
 	}
 }
 
-// phases are all that a MachineClaim may be in.
-func phases() []string {
-	return []string{"Pending", "Provisioning", "Bootstrapping", "Ready", "Draining", "Terminating", "Failed"}
-}
+// seenFor is how long a machine has to be on its way out to be written so: what passes by within five
+// seconds is kept in memory.
+const seenFor = 6 * time.Second
 
 // TestFreeze lives a life in which each kind's objects come through all their states, and writes
 // them down for a release if it is asked to.
@@ -121,75 +119,72 @@ func TestFreeze(t *testing.T) {
 
 	all.watch(ctx, t, env)
 
-	f := world(t, env)
-	f.Patience = time.Minute
-	f.Runners.MaxAttempts = 1
-	f.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: boom", Count: 1})
+	model := fleet.Model()
+	model.Delays.Destroy = seenFor
 
-	stray := f.NewClaim("stray")
+	w := newWorld(t, env, model)
+	w.Patience = time.Minute
+	w.Runners.MaxAttempts = 1
+	w.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: boom", Count: 1})
+
+	stray := w.NewClaim("stray")
 	stray.Spec.TemplateRef.Name = "none"
-	f.Create(stray)
-	f.Start()
-	f.EventuallyReady(f.NewPool(0))
+	w.Create(stray)
+	w.Start()
+	w.EventuallyReady(w.NewPool(0))
 
-	doomed := f.NewClaim("doomed")
-	f.Create(doomed)
-	f.Eventually("a claim that failed", func() (bool, string) { return all.has("MachineClaim Failed") })
-	queue(f, 2, seenFor)
-	f.Eventually("machines with a job", func() (bool, string) { return all.has("MachineClaim Ready", "RunnerJob Running") })
-	drain(f)
-	f.EventuallyDone(2)
-	f.Eventually("objects in all their states", func() (bool, string) {
-		keys := []string{
-			"HypervisorCluster WithStatus", "HypervisorMachineTemplate WithStatus", "RunnerPool WithStatus",
-			"RunnerJob Queued", "RunnerJob Running", "RunnerJob Completed",
-		}
-		for _, phase := range phases() {
-			keys = append(keys, "MachineClaim "+phase)
-		}
+	doomed := w.NewClaim("doomed")
+	w.Create(doomed)
+	sees := func(keys ...string) {
+		w.Eventually("objects in all their states", func() (bool, string) { return all.has(keys...) })
+	}
+	sees("MachineClaim Failed")
+	w.queue(2)
+	sees("MachineClaim Bootstrapping")
+	w.boots(2)
+	w.runs(2)
+	sees("MachineClaim Ready", "RunnerJob Running")
+	w.drain()
+	sees("MachineClaim Draining")
+	w.end()
+	w.EventuallyDone(2)
+	sees("HypervisorCluster WithStatus", "HypervisorMachineTemplate WithStatus", "RunnerPool WithStatus", "RunnerJob Queued",
+		"RunnerJob Completed", "MachineClaim Pending", "MachineClaim Provisioning", "MachineClaim Terminating")
 
-		return all.has(keys...)
-	})
-	remove(f, doomed, stray)
+	for _, claim := range []*v1alpha1.MachineClaim{doomed, stray} {
+		if err := client.IgnoreNotFound(w.Client.Delete(t.Context(), claim)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	w.EventuallyClean()
 	stop()
 
 	if *freeze != "" {
-		all.write(t, f, filepath.Join("testdata", *freeze))
+		all.write(t, w.Fleet, filepath.Join("testdata", *freeze))
 	}
 }
 
 // drain deletes a claim whose runner has a job, which is to end first.
-func drain(f *fleet.Fleet) {
-	f.T.Helper()
+func (w *world) drain() {
+	w.T.Helper()
 
 	var claims v1alpha1.MachineClaimList
-	if err := f.Client.List(f.T.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
-		f.T.Fatal(err)
+	if err := w.Client.List(w.T.Context(), &claims, client.InNamespace(w.Namespace)); err != nil {
+		w.T.Fatal(err)
 	}
 
 	for i := range claims.Items {
 		if claims.Items[i].Status.Phase == v1alpha1.MachineClaimReady {
-			if err := f.Client.Delete(f.T.Context(), &claims.Items[i]); err != nil {
-				f.T.Fatal(err)
+			if err := w.Client.Delete(w.T.Context(), &claims.Items[i]); err != nil {
+				w.T.Fatal(err)
 			}
 
 			return
 		}
 	}
 
-	f.T.Fatal("no machine is ready")
-}
-
-func remove(f *fleet.Fleet, claims ...*v1alpha1.MachineClaim) {
-	f.T.Helper()
-
-	for _, claim := range claims {
-		if err := f.Client.Delete(f.T.Context(), claim); err != nil && !apierrors.IsNotFound(err) {
-			f.T.Fatal(err)
-		}
-	}
-
-	f.EventuallyClean()
+	w.T.Fatal("no machine is ready")
 }
 
 const header = "# Objects of %s as its operator had them, one for each kind and state. `make freeze` wrote it.\n"

@@ -4,6 +4,7 @@
 package upgrade_test
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"testing"
@@ -14,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -29,34 +32,46 @@ func TestMachinesGoOn(t *testing.T) {
 			t.Parallel()
 
 			env := start(t, filepath.Join(release, "crds"))
-			f := world(t, env)
-			f.Start()
-			f.EventuallyReady(f.NewPool(0))
-			busy(f)
-			f.Stop()
+			w := newWorld(t, env, fleet.Model())
+			w.Start()
+			w.EventuallyReady(w.NewPool(0))
+			w.queue(2)
+			w.boots(2)
+			w.runs(2)
 
-			before, _ := machines(f)
+			// Two more are on their way, and one is not begun: it is queued while no operator runs.
+			w.queue(2)
+			w.Eventually("machines on their way", func() (bool, string) {
+				vms, phases := w.machines()
+
+				return phases[v1alpha1.MachineClaimProvisioning]+phases[v1alpha1.MachineClaimBootstrapping] >= 2 && len(vms) == 4, fmt.Sprint(phases)
+			})
+			w.Stop()
+
+			before, _ := w.machines()
 
 			env.Apply(t, today)
-			queue(f, 1, time.Millisecond) // while no operator runs
-			f.Start()
-			f.EventuallyReady(f.NewPool(0))
+			w.queue(1)
+			w.Start()
+			w.EventuallyReady(w.NewPool(0))
+			w.boots(3)
 
-			after, _ := machines(f)
+			after, _ := w.machines()
 			for claim, vm := range before {
 				if now, there := after[claim]; there && now != vm {
 					t.Errorf("claim %s had VM %s, and has %s", claim, vm, now)
 				}
 			}
 
-			f.EventuallyDone(5)
-			f.EventuallyClean()
+			w.end()
+			w.EventuallyDone(5)
+			w.EventuallyClean()
 
-			if made := f.VMsMade(); made != 5 {
+			if made := w.VMsMade(); made != 5 {
 				t.Errorf("%d machines were made for 5 jobs", made)
 			}
 
-			for _, job := range f.GitHub.State().Jobs {
+			for _, job := range w.GitHub.State().Jobs {
 				if job.Requeues > 0 {
 					t.Errorf("job %d lost its runner", job.ID)
 				}

@@ -4,7 +4,8 @@
 package upgrade_test
 
 import (
-	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -26,9 +28,6 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// seenFor is how long a phase has to last to be written: what passes by is kept in memory.
-const seenFor = 6 * time.Second
-
 // start starts an API server with the CRDs of a folder.
 func start(t *testing.T, crds string) *kube.Env {
 	t.Helper()
@@ -36,32 +35,65 @@ func start(t *testing.T, crds string) *kube.Env {
 	return kube.Start(t, kube.WithCRDs(crds), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme))
 }
 
-// world is a fleet whose machines take long enough for each of their phases to be seen.
-func world(t *testing.T, env *kube.Env) *fleet.Fleet {
-	t.Helper()
+// world is a fleet whose guests boot, and whose jobs end, when they are let.
+type world struct {
+	*fleet.Fleet
 
-	model := fleet.Model()
-	model.Delays.Clone, model.Delays.Boot, model.Delays.Destroy = seenFor, seenFor, seenFor
-
-	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Runners.JobSilence = time.Second // webhooks that found no operator are made up for by asking
-	f.Populate(6)
-
-	return f
+	// boot lets guests boot; over is a file that is there once jobs may end.
+	boot chan struct{}
+	over string
 }
 
-// queue queues jobs that take so long.
-func queue(f *fleet.Fleet, jobs int, long time.Duration) {
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Count: jobs, Duration: long})
+func newWorld(t *testing.T, env *kube.Env, model pve.Model) *world {
+	t.Helper()
+
+	w := &world{boot: make(chan struct{}), over: filepath.Join(t.TempDir(), "over")}
+	guest := fleet.Guest(t)
+	model.Guest.Script = func(vm pve.GuestVM) {
+		select {
+		case <-w.boot:
+			guest(vm)
+		case <-vm.Context.Done():
+		}
+	}
+
+	w.Fleet = fleet.New(t, env, fleet.Options{Model: model})
+	w.Runners.JobSilence = time.Second // webhooks that found no operator are made up for by asking
+	w.Populate(6)
+
+	return w
+}
+
+// boots lets so many guests boot.
+func (w *world) boots(guests int) {
+	for range guests {
+		w.boot <- struct{}{}
+	}
+}
+
+// queue queues jobs, which end when they may.
+func (w *world) queue(jobs int) {
+	w.GitHub.Queue(control.JobSpec{
+		Labels: []string{"self-hosted", "linux"}, Count: jobs, Command: "while [ ! -e " + w.over + " ]; do sleep 0.05; done",
+	})
+}
+
+// end lets all jobs end.
+func (w *world) end() {
+	w.T.Helper()
+
+	if err := os.WriteFile(w.over, nil, 0o600); err != nil {
+		w.T.Fatal(err)
+	}
 }
 
 // machines gives the VM of each claim that has one, and how many claims are in each phase.
-func machines(f *fleet.Fleet) (vms map[string]string, phases map[v1alpha1.MachineClaimPhase]int) {
-	f.T.Helper()
+func (w *world) machines() (vms map[string]string, phases map[v1alpha1.MachineClaimPhase]int) {
+	w.T.Helper()
 
 	var claims v1alpha1.MachineClaimList
-	if err := f.Client.List(f.T.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
-		f.T.Fatal(err)
+	if err := w.Client.List(w.T.Context(), &claims, client.InNamespace(w.Namespace)); err != nil {
+		w.T.Fatal(err)
 	}
 
 	vms, phases = map[string]string{}, map[v1alpha1.MachineClaimPhase]int{}
@@ -77,27 +109,18 @@ func machines(f *fleet.Fleet) (vms map[string]string, phases map[v1alpha1.Machin
 	return vms, phases
 }
 
-// busy waits until machines run jobs, and others are on their way.
-func busy(f *fleet.Fleet) {
-	f.T.Helper()
-
-	queue(f, 2, 4*seenFor)
-	f.Eventually("two machines with a job", func() (bool, string) {
+// runs waits until so many jobs run.
+func (w *world) runs(jobs int) {
+	w.T.Helper()
+	w.Eventually("machines with a job", func() (bool, string) {
 		running := 0
 
-		for _, job := range f.GitHub.State().Jobs {
+		for _, job := range w.GitHub.State().Jobs {
 			if job.Status == "in_progress" {
 				running++
 			}
 		}
 
-		return running == 2, strconv.Itoa(running)
-	})
-
-	queue(f, 2, time.Second)
-	f.Eventually("machines on their way", func() (bool, string) {
-		vms, phases := machines(f)
-
-		return phases[v1alpha1.MachineClaimProvisioning]+phases[v1alpha1.MachineClaimBootstrapping] >= 2 && len(vms) == 4, fmt.Sprint(phases)
+		return running == jobs, strconv.Itoa(running)
 	})
 }

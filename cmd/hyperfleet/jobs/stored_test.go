@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
@@ -66,41 +64,6 @@ func TestWhichStoresAreCalledUnasked(t *testing.T) {
 	} {
 		if got := mayCall(endpoint, ""); got != want {
 			t.Errorf("mayCall(%s) = %v", endpoint, got)
-		}
-	}
-}
-
-// TestLogsOfAStore: without keys the command says where the log is.
-func TestLogsOfAStore(t *testing.T) {
-	namespace, kubeconfig := populate(t)
-
-	t.Setenv(envKeyID, "")
-	t.Setenv(envSecret, "")
-
-	var log v1alpha1.RunnerLog
-
-	log.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: "gh-29679449520-log"}
-	if err := env.Client.Delete(t.Context(), &log); err != nil {
-		t.Fatal(err)
-	}
-
-	log = v1alpha1.RunnerLog{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gh-29679449520-log"},
-		Spec: v1alpha1.RunnerLogSpec{Claim: "linux-a", Stored: &v1alpha1.StoredLog{
-			Endpoint: "https://s3.example.com", Region: "eu-1", Bucket: "logs", Key: "ci/linux-a.log", Bytes: 7,
-		}},
-	}
-	env.Create(t, &log)
-
-	out, text, code := run(t, NewOne(), "29679449520", "--kubeconfig", kubeconfig, "-n", namespace)
-	if want := "No log: it is s3://logs/ci/linux-a.log at https://s3.example.com; with AWS_ACCESS_KEY_ID"; code != 0 || !strings.Contains(out, want) {
-		t.Errorf("exit code %d %s; output lacks %q:\n%s", code, text, want, out)
-	}
-
-	out, _, _ = run(t, NewOne(), "29679449520", "--kubeconfig", kubeconfig, "-n", namespace, "--output", "json")
-	for _, want := range []string{`"logUrl": "s3://logs/ci/linux-a.log"`, `"log": null`} {
-		if !strings.Contains(out, want) {
-			t.Errorf("output lacks %s:\n%s", want, out)
 		}
 	}
 }

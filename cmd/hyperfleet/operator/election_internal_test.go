@@ -22,8 +22,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
+var env *kube.Env
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml"),
+		kube.WithUses("../../../test/access/testdata/uses.yaml", "cmd/hyperfleet/operator", kube.EveryArea))
+}
+
 // elects is the operator of an area without its controllers, which becomes the leader and ends.
-func elects(t *testing.T, env *kube.Env, account, area string) {
+func elects(t *testing.T, account, area string) {
 	t.Helper()
 
 	cfg := config.Default()
@@ -89,11 +97,6 @@ func elects(t *testing.T, env *kube.Env, account, area string) {
 
 // The operator becomes the leader, and tells who it is, with the rights that its accounts have.
 func TestElection(t *testing.T) {
-	ctrl.SetLogger(logr.Discard())
-
-	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml"),
-		kube.WithUses("../../../test/access/testdata/uses.yaml", "cmd/hyperfleet/operator", kube.EveryArea))
-
 	// As the manifests have them: without data.
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: reportKeySecret}}
 	ca := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: authoritySecret}}
@@ -104,9 +107,9 @@ func TestElection(t *testing.T) {
 		}
 	}
 
-	elects(t, env, kube.EveryArea, config.AreaHosts)
-	elects(t, env, "hyperfleet-runners", config.AreaRunners)
-	guards(t, env)
+	elects(t, kube.EveryArea, config.AreaHosts)
+	elects(t, "hyperfleet-runners", config.AreaRunners)
+	guards(t)
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 		t.Fatal(err)

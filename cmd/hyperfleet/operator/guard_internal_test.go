@@ -45,7 +45,7 @@ func secrets() http.Handler {
 
 // guards has the API server say who reads metrics: an account with the role that ships, one
 // without, and nobody.
-func guards(t *testing.T, env *kube.Env) {
+func guards(t *testing.T) {
 	t.Helper()
 
 	env.Apply(t, "../../../deploy/monitoring/reader.yaml")

@@ -21,7 +21,6 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 const metricsPage = "../../../docs/reference/metrics.md"
@@ -112,8 +111,6 @@ func onPage(t *testing.T) map[string]string {
 
 // TestMetricsPage: the operator has the metrics of its page, with their labels, and no others.
 func TestMetricsPage(t *testing.T) {
-	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"))
-
 	registry := &recorder{Registry: prometheus.NewRegistry(), labels: map[string]string{}}
 	before := ctrlmetrics.Registry
 	ctrlmetrics.Registry = registry

@@ -23,52 +23,6 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 )
 
-// Beyond loopback nobody serves in the clear who has not said so.
-func TestPlainBeyondLoopbackIsRefused(t *testing.T) {
-	t.Parallel()
-
-	const refused = `webhooks.bindAddress: ":8443" is beyond loopback, where tokens of machines are not taken in the clear: ` +
-		"set webhooks.certFile and webhooks.keyFile, or webhooks.ownAuthority, or webhooks.plainHTTP where an ingress ends TLS"
-
-	for name, tc := range map[string]struct {
-		edit func(*config.OperatorConfig)
-		want string
-	}{
-		"as it comes":             {func(*config.OperatorConfig) {}, ""},
-		"no certificate":          {func(c *config.OperatorConfig) { c.Webhooks.OwnAuthority = false }, refused},
-		"not by chance an area's": {func(c *config.OperatorConfig) { c.Controllers, c.Webhooks.OwnAuthority = []string{"hosts"}, false }, ""},
-		"nobody is served":        {func(c *config.OperatorConfig) { c.Webhooks.BindAddress, c.Webhooks.OwnAuthority = "0", false }, ""},
-		"told so":                 {func(c *config.OperatorConfig) { c.Webhooks.OwnAuthority, c.Webhooks.PlainHTTP = false, true }, ""},
-		"a certificate": {func(c *config.OperatorConfig) {
-			c.Webhooks.OwnAuthority, c.Webhooks.CertFile, c.Webhooks.KeyFile = false, "tls.crt", "tls.key"
-		}, ""},
-		"half of it": {func(c *config.OperatorConfig) { c.Webhooks.CertFile = "tls.crt" }, "webhooks.certFile: it belongs together"},
-		"both ways": {func(c *config.OperatorConfig) {
-			c.Webhooks.PlainHTTP, c.Webhooks.CertFile, c.Webhooks.KeyFile = true, "tls.crt", "tls.key"
-		}, "webhooks.plainHTTP: webhooks.certFile serves TLS"},
-	} {
-		cfg := config.Default()
-		tc.edit(&cfg)
-
-		err := Spec().Validate(&cfg)
-		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q", name, err, tc.want)
-		}
-	}
-
-	for address, want := range map[string]bool{
-		"127.0.0.1:8443": true, "[::1]:8443": true, "localhost:8443": true, "[::ffff:127.0.0.1]:8443": true,
-		":8443": false, "0.0.0.0:8443": false, "[::]:8443": false, "10.0.0.1:8443": false, "127.0.0.1.example.com:8443": false, "": false,
-	} {
-		cfg := config.Default()
-		cfg.Webhooks.BindAddress, cfg.Webhooks.OwnAuthority = address, false
-
-		if err := Spec().Validate(&cfg); (err == nil) != want {
-			t.Errorf("%q: %v", address, err)
-		}
-	}
-}
-
 // authorityOf is what an operator has of its own in a cluster.
 func authorityOf(t *testing.T, c client.Client, now clock.PassiveClock) *authority {
 	t.Helper()

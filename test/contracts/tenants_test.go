@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package guides_test
+package contracts_test
 
 import (
 	"os"
@@ -14,20 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-// env is the API server that the tests of this package share.
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-}
 
 // tenantsPage gives the objects of the guide, in order.
 func tenantsPage(t *testing.T) []*unstructured.Unstructured {
@@ -42,12 +32,7 @@ func tenantsPage(t *testing.T) []*unstructured.Unstructured {
 
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(apiVersion.*?)```").FindAllStringSubmatch(string(raw), -1) {
 		for text := range strings.SplitSeq(block[1], "\n---\n") {
-			object := &unstructured.Unstructured{}
-			if err := yaml.UnmarshalStrict([]byte(text), &object.Object); err != nil {
-				t.Fatalf("read object: %v\n%s", err, text)
-			}
-
-			out = append(out, object)
+			out = append(out, parse(t, text))
 		}
 	}
 
@@ -63,10 +48,7 @@ func TestTenantsGuide(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-system"}}
-	if err := env.Client.Create(t.Context(), system); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
+	makeNamespace(t, "hyperfleet-system")
 
 	for _, object := range tenantsPage(t) {
 		// What the team makes, the team makes.
@@ -138,40 +120,5 @@ func checkAccess(t *testing.T) {
 	})
 	if err != nil || labelled.Quota == nil || *labelled.Quota.Machines != 5 {
 		t.Errorf("a namespace of the tier gets %v, %v", labelled, err)
-	}
-}
-
-// Each test that the threat model names is where it says.
-func TestThreatModelsTestsAreThere(t *testing.T) {
-	t.Parallel()
-
-	const dir = "../../docs/guides/"
-
-	raw, err := os.ReadFile(dir + "threat-model.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	found := regexp.MustCompile(`\[(Test\w+)\]\(([^)#]+)\)`).FindAllStringSubmatch(string(raw), -1)
-
-	// One name, in several files.
-	link := regexp.MustCompile(`\[[^\]]+\]\(([^)#]+)\)`)
-	several := regexp.MustCompile(`(Test\w+) of ((?:\[[^\]]+\]\([^)]+\)(?:, | and )?)+)`)
-
-	for _, one := range several.FindAllStringSubmatch(string(raw), -1) {
-		for _, file := range link.FindAllStringSubmatch(one[2], -1) {
-			found = append(found, []string{"", one[1], file[1]})
-		}
-	}
-
-	if len(found) < 15 {
-		t.Errorf("it names %d tests", len(found))
-	}
-
-	for _, test := range found {
-		source, err := os.ReadFile(dir + test[2])
-		if err != nil || !strings.Contains(string(source), "\nfunc "+test[1]+"(t *testing.T) {") {
-			t.Errorf("there is no %s in %s: %v", test[1], test[2], err)
-		}
 	}
 }

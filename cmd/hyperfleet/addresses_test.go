@@ -1,67 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package addresses
+package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/addresses"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme))
-}
-
-// run runs the command as main does, and gives its output, its error and its exit code.
-func run(t *testing.T, args ...string) (string, string, int) {
-	t.Helper()
-
-	var out bytes.Buffer
-
-	cmd := New()
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	cmd.SetArgs(append(args, "--kubeconfig", env.Kubeconfig(t, env.Config)))
-
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		return out.String(), err.Error(), cli.ExitCode(err)
-	}
-
-	return out.String(), "", 0
-}
-
-// put makes an object with a status.
-func put[T client.Object](t *testing.T, object T, status func(T)) {
-	t.Helper()
-	env.Create(t, object)
-	status(object)
-
-	if err := env.Client.Status().Update(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // ago is a condition that says since so long whether there are addresses.
 func ago(kind string, has bool, since time.Duration) []metav1.Condition {
@@ -75,19 +33,19 @@ func ago(kind string, has bool, since time.Duration) []metav1.Condition {
 	return []metav1.Condition{c}
 }
 
-func nodePool(t *testing.T, namespace, name string, addresses ...infrav1.AddressRange) {
+func addressPool(t *testing.T, namespace, name string, ranges ...infrav1.AddressRange) {
 	t.Helper()
 	env.Create(t, &infrav1.KubevirtNodePool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: infrav1.KubevirtNodePoolSpec{
 			AttachDefaultNetwork: new(false), AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: "vlan20"}},
-			BootstrapNetworkConfig: &infrav1.KubevirtBootstrapNetworkConfig{Addresses: addresses, PrefixLengthV4: 24},
+			BootstrapNetworkConfig: &infrav1.KubevirtBootstrapNetworkConfig{Addresses: ranges, PrefixLengthV4: 24},
 			RootVolume:             infrav1.KubevirtRootVolume{DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "quay.io/a/b:1"}},
 		},
 	})
 }
 
-func machine(t *testing.T, namespace, pool, name string, since time.Duration, addresses ...string) {
+func addressed(t *testing.T, namespace, pool, name string, since time.Duration, has ...string) {
 	t.Helper()
 
 	data := "links: []"
@@ -102,18 +60,18 @@ func machine(t *testing.T, namespace, pool, name string, since time.Duration, ad
 		},
 	}
 	put(t, m, func(m *infrav1.KubevirtMachine) {
-		m.Status.Conditions = ago(infrav1.ConditionAddressesAllocated, len(addresses) > 0, since)
+		m.Status.Conditions = ago(infrav1.ConditionAddressesAllocated, len(has) > 0, since)
 		m.Status.Phase = infrav1.KubevirtMachinePending
 
-		if len(addresses) > 0 {
+		if len(has) > 0 {
 			m.Status.Phase, m.Status.BootstrapNetwork = infrav1.KubevirtMachineRunning, namespace+"/vlan20"
-			m.Status.AllocatedBootstrapAddresses = map[string][]string{"eno101": addresses}
+			m.Status.AllocatedBootstrapAddresses = map[string][]string{"eno101": has}
 		}
 	})
 }
 
-// template makes a template with a pool of two addresses, on a cluster's network.
-func template(t *testing.T, namespace, name, cluster string) {
+// sharing makes a template with a pool of two addresses, on a cluster's network.
+func sharing(t *testing.T, namespace, name, cluster string) {
 	t.Helper()
 	env.Create(t, &hfv1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -131,22 +89,19 @@ func template(t *testing.T, namespace, name, cluster string) {
 }
 
 // Who has which address of a node pool, since when, what is free, and who waits.
-func TestNodePool(t *testing.T) {
+func TestAddressesOfANodePool(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	nodePool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
-	machine(t, namespace, "workers", "w-a", 3*time.Hour, "10.0.0.10/24")
-	machine(t, namespace, "workers", "w-b", 10*time.Hour, "10.0.0.12/24")
-	machine(t, namespace, "workers", "w-old", 48*time.Hour, "10.0.0.99/24") // from before the pool shrank
-	machine(t, namespace, "workers", "w-late", 20*time.Hour)
+	addressPool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
+	addressed(t, namespace, "workers", "w-a", 3*time.Hour, "10.0.0.10/24")
+	addressed(t, namespace, "workers", "w-b", 10*time.Hour, "10.0.0.12/24")
+	addressed(t, namespace, "workers", "w-old", 48*time.Hour, "10.0.0.99/24") // from before the pool shrank
+	addressed(t, namespace, "workers", "w-late", 20*time.Hour)
 
-	out, failed, code := run(t, "workers", "-n", namespace)
-	if code != 0 {
-		t.Fatal(failed)
-	}
+	got := execute(t, env.Config, "addresses", "workers", "-n", namespace)
+	got.says(t)
 
-	out = strings.ReplaceAll(out, namespace, "NS")
 	want := `KubevirtNodePool NS/workers
   Network    NS/vlan20
   Addresses  4
@@ -159,7 +114,7 @@ ADDRESS MACHINE PHASE SINCE NOTE
 - KubevirtMachine NS/w-late - 20h waits for an address
 `
 
-	if diff := cmp.Diff(columns(want), columns(out)); diff != "" {
+	if diff := cmp.Diff(columns(want), columns(strings.ReplaceAll(got.out, namespace, "NS"))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -175,7 +130,7 @@ func columns(text string) [][]string {
 }
 
 // Templates that share a pool are one pool; programs get the same as people.
-func TestSharedPool(t *testing.T) {
+func TestAddressesOfASharedPool(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -189,7 +144,7 @@ func TestSharedPool(t *testing.T) {
 	env.Create(t, cluster)
 
 	for _, name := range []string{"linux", "linux-large"} {
-		template(t, namespace, name, cluster.Name)
+		sharing(t, namespace, name, cluster.Name)
 	}
 
 	put(t, &hfv1.MachineClaim{
@@ -205,14 +160,11 @@ func TestSharedPool(t *testing.T) {
 	})
 
 	for _, name := range []string{"linux", "hypervisormachinetemplate/linux-large"} {
-		out, failed, code := run(t, name, "-n", namespace, "--output", "json")
-		if code != 0 {
-			t.Fatal(failed)
-		}
+		shown := execute(t, env.Config, "addresses", name, "-n", namespace, "--output", "json")
 
-		var got struct{ Pools []Pool }
-		if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Pools) != 1 {
-			t.Fatalf("%v: %s", err, out)
+		var got struct{ Pools []addresses.Pool }
+		if err := json.Unmarshal([]byte(shown.out), &got); err != nil || len(got.Pools) != 1 {
+			t.Fatalf("%v: %+v", err, shown)
 		}
 
 		pool := got.Pools[0]
@@ -224,11 +176,17 @@ func TestSharedPool(t *testing.T) {
 			pool.Addresses[0].Since = nil
 		}
 
-		want := Pool{
-			Of:      []Object{{kindTemplate, namespace, "linux"}, {kindTemplate, namespace, "linux-large"}},
-			Network: namespace + "/machines", IPv4: Usage{Size: 2, Free: 1}, Machines: 1,
-			Addresses: []Address{{Address: "10.9.0.10/24", Machine: Object{kindClaim, namespace, "linux-x7k2p"}, Phase: "Ready"}},
-			Free:      []string{"10.9.0.11"}, Waiting: []Waiting{},
+		want := addresses.Pool{
+			Of: []addresses.Object{
+				{Kind: "HypervisorMachineTemplate", Namespace: namespace, Name: "linux"},
+				{Kind: "HypervisorMachineTemplate", Namespace: namespace, Name: "linux-large"},
+			},
+			Network: namespace + "/machines", IPv4: addresses.Usage{Size: 2, Free: 1}, Machines: 1,
+			Addresses: []addresses.Address{{
+				Address: "10.9.0.10/24", Phase: "Ready",
+				Machine: addresses.Object{Kind: "MachineClaim", Namespace: namespace, Name: "linux-x7k2p"},
+			}},
+			Free: []string{"10.9.0.11"}, Waiting: []addresses.Waiting{},
 		}
 		if diff := cmp.Diff(want, pool); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -238,37 +196,26 @@ func TestSharedPool(t *testing.T) {
 
 // Without a pool, all are listed: those of the namespace, and those of all. One that gives
 // nothing says why.
-func TestList(t *testing.T) {
+func TestAddressesList(t *testing.T) {
 	t.Parallel()
 
 	namespace, other := env.Namespace(t), env.Namespace(t)
-	nodePool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
-	nodePool(t, other, "more", "10.0.0.10-10.0.0.11", "fd00::10-fd00::1f")
-	machine(t, namespace, "workers", "w-a", time.Hour, "10.0.0.10/24")
+	addressPool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
+	addressPool(t, other, "more", "10.0.0.10-10.0.0.11", "fd00::10-fd00::1f")
+	addressed(t, namespace, "workers", "w-a", time.Hour, "10.0.0.10/24")
 
-	out, failed, code := run(t, "-n", namespace)
-	if code != 0 {
-		t.Fatal(failed)
-	}
-
+	got := execute(t, env.Config, "addresses", "-n", namespace)
 	want := "POOL NETWORK ADDRESSES IN USE FREE WAITING PROBLEM\nKubevirtNodePool NS/workers NS/vlan20 4 1 3 0\n"
-	if diff := cmp.Diff(columns(want), columns(strings.ReplaceAll(out, namespace, "NS"))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+
+	if diff := cmp.Diff(columns(want), columns(strings.ReplaceAll(got.out, namespace, "NS"))); diff != "" {
+		t.Errorf("%v (-want +got):\n%s", got.err, diff)
 	}
 
-	out, _, _ = run(t, "-A")
-	for _, name := range []string{namespace + "/workers", other + "/more"} {
-		if !strings.Contains(out, name) {
-			t.Errorf("%s is missing in\n%s", name, out)
-		}
-	}
-
-	if !strings.Contains(out, "2 + 16") {
-		t.Errorf("two families are not told apart in\n%s", out)
-	}
+	// Two families are told apart.
+	execute(t, env.Config, "addresses", "-A").says(t, namespace+"/workers", other+"/more", "2 + 16")
 }
 
-func TestBadInput(t *testing.T) {
+func TestAddressesFail(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -284,10 +231,7 @@ func TestBadInput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-
-			if _, failed, code := run(t, tc.args...); code != tc.code || !strings.Contains(failed, tc.want) {
-				t.Errorf("code %d, %s", code, failed)
-			}
+			execute(t, env.Config, append([]string{"addresses"}, tc.args...)...).fails(t, tc.code, tc.want)
 		})
 	}
 }

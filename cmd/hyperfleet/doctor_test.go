@@ -1,15 +1,21 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package doctor
+package main
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,49 +32,70 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-var env *kube.Env
+// installation is an API server of its own: doctor speaks of all that is there, and uninstall
+// removes it.
+type installation struct{ *kube.Env }
 
-func TestMain(m *testing.M) {
-	os.Exit(kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml", "../../../deploy/rbac"),
-		kube.WithScheme(v1alpha1.AddToScheme)))
-}
-
-// execute runs the command as a user would.
-func execute(t *testing.T, as *rest.Config, args ...string) (string, error) {
+// looks has doctor look it over, and gives what it found.
+func (i installation) looks(t *testing.T, on *rest.Config, args ...string) *doctor.Report {
 	t.Helper()
 
-	var out bytes.Buffer
+	got := execute(t, on, append([]string{"doctor", "--output", "json"}, args...)...)
+	report := &doctor.Report{}
 
-	cmd := New()
-	cmd.SetArgs(append(args, "--kubeconfig", env.Kubeconfig(t, as)))
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	if err := json.Unmarshal([]byte(got.out), report); err != nil {
+		t.Fatalf("%v, %v: %s", got.err, err, got.out)
+	}
 
-	err := cmd.ExecuteContext(t.Context())
-
-	return out.String(), err
+	return report
 }
 
-// expect runs it as an administrator, and compares the whole of what it prints.
-func expect(t *testing.T, code int, want string) {
+// of is what was found of a subject; empty if nothing was.
+func of(report *doctor.Report, subject string) string {
+	var said []string
+
+	for _, f := range report.Findings {
+		if f.Subject == subject {
+			said = append(said, string(f.Level)+" "+f.Message)
+		}
+	}
+
+	return strings.Join(said, "\n")
+}
+
+// ailing are the objects of which something was found.
+func ailing(report *doctor.Report) []string {
+	var out []string
+
+	for _, f := range report.Findings {
+		if f.Kind != "" {
+			out = append(out, fmt.Sprintf("%s %s %s %s", f.Level, f.Kind, f.Name, f.Reason))
+		}
+	}
+
+	return out
+}
+
+// prints compares the whole of what doctor prints.
+func (i installation) prints(t *testing.T, code int, want string) {
 	t.Helper()
 
-	got, err := execute(t, env.Config)
-	if exit := cli.ExitCode(err); exit != code {
-		t.Errorf("it ended with %d (%v), want %d", exit, err, code)
+	got := execute(t, i.Config, "doctor")
+	if exit := cli.ExitCode(got.err); exit != code {
+		t.Errorf("it ended with %d (%v), want %d", exit, got.err, code)
 	}
 
 	// The version is the API server's own, and clocks run on.
-	_, got, _ = strings.Cut(got, "\n")
-	if want = strings.TrimPrefix(want, "\n"); got != want {
-		t.Errorf("it printed:\n%s\nwant:\n%s", got, want)
+	_, text, _ := strings.Cut(got.out, "\n")
+	if want = strings.TrimPrefix(want, "\n"); text != want {
+		t.Errorf("it printed:\n%s\nwant:\n%s", text, want)
 	}
 }
 
@@ -81,26 +108,63 @@ func object(kind, namespace, name string, spec map[string]any) *unstructured.Uns
 	return o
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // create makes an object that is gone when the test is over.
-func create(t *testing.T, o client.Object) {
+func (i installation) create(t *testing.T, o client.Object) {
 	t.Helper()
-	must(t, env.Client.Create(t.Context(), o))
+	i.Create(t, o)
 	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		must(t, client.IgnoreNotFound(env.Client.Delete(ctx, o)))
+		must(t, client.IgnoreNotFound(i.Client.Delete(context.WithoutCancel(t.Context()), o)))
 	})
 }
 
+// earlier leads to the API server, of whose objects it says that all was made and deleted by so
+// much earlier.
+func (i installation) earlier(t *testing.T, by time.Duration) *rest.Config {
+	t.Helper()
+
+	upstream, err := url.Parse(i.Config.Host)
+	must(t, err)
+
+	transport, err := rest.TransportFor(i.Config)
+	must(t, err)
+
+	times := regexp.MustCompile(`("(?:creation|deletion)Timestamp": ?")([^"]+)"`)
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(upstream)
+			r.Out.Header.Del("Accept-Encoding") // what is read here is not compressed
+		},
+		Transport: transport,
+		ModifyResponse: func(r *http.Response) error {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return err
+			}
+
+			body = times.ReplaceAllFunc(body, func(found []byte) []byte {
+				parts := times.FindSubmatch(found)
+
+				at, err := time.Parse(time.RFC3339, string(parts[2]))
+				if err != nil {
+					return found
+				}
+
+				return fmt.Appendf(nil, `%s%s"`, parts[1], at.Add(-by).Format(time.RFC3339))
+			})
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+
+			return nil
+		},
+	}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.Close)
+
+	return &rest.Config{Host: server.URL}
+}
+
 // say writes conditions: type, status, since when, reason, message.
-func say(t *testing.T, o *unstructured.Unstructured, conditions ...metav1.Condition) {
+func (i installation) say(t *testing.T, o *unstructured.Unstructured, conditions ...metav1.Condition) {
 	t.Helper()
 
 	raw := make([]any, 0, len(conditions))
@@ -112,7 +176,7 @@ func say(t *testing.T, o *unstructured.Unstructured, conditions ...metav1.Condit
 	}
 
 	must(t, unstructured.SetNestedSlice(o.Object, raw, "status", "conditions"))
-	must(t, env.Client.Status().Update(t.Context(), o))
+	must(t, i.Client.Status().Update(t.Context(), o))
 }
 
 func condition(name string, status metav1.ConditionStatus, ago time.Duration, reason, message string) metav1.Condition {
@@ -121,21 +185,21 @@ func condition(name string, status metav1.ConditionStatus, ago time.Duration, re
 	}
 }
 
-func lease(t *testing.T, name, holder string, ago time.Duration) *coordinationv1.Lease {
+func (i installation) lease(t *testing.T, name, holder string, ago time.Duration) *coordinationv1.Lease {
 	t.Helper()
 
-	lease := &coordinationv1.Lease{
+	out := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "hyperfleet-system"},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(15)), RenewTime: &metav1.MicroTime{Time: time.Now().Add(-ago)},
 		},
 	}
-	create(t, lease)
+	i.create(t, out)
 
-	return lease
+	return out
 }
 
-func hypervisor(t *testing.T, name string) *unstructured.Unstructured {
+func (i installation) hypervisor(t *testing.T, name string) *unstructured.Unstructured {
 	t.Helper()
 
 	o := object("HypervisorCluster", "", name, map[string]any{
@@ -145,18 +209,18 @@ func hypervisor(t *testing.T, name string) *unstructured.Unstructured {
 			"tokenSecret": map[string]any{"secretKeyRef": map[string]any{"name": "pve", "key": "token", "namespace": "default"}},
 		},
 	})
-	create(t, o)
+	i.create(t, o)
 
 	return o
 }
 
-func queued(t *testing.T, namespace, name string, state v1alpha1.JobState) *unstructured.Unstructured {
+func (i installation) queued(t *testing.T, namespace, name string, state v1alpha1.JobState) *unstructured.Unstructured {
 	t.Helper()
 
 	o := object("RunnerJob", namespace, name, map[string]any{
 		"platform": "github-actions", "id": name, "state": string(state), "labels": []any{"linux"},
 	})
-	create(t, o)
+	i.create(t, o)
 
 	return o
 }
@@ -183,15 +247,15 @@ ok        kinds of bridge: 1 installed, as this program knows them
 ok        operator of bridge: none, and there is nothing for it to do
 `
 
-func TestNothingIsWrong(t *testing.T) { //nolint:paralleltest // it speaks of the whole API server, as all here
-	expect(t, 0, fine)
+func (i installation) nothingIsWrong(t *testing.T) {
+	i.prints(t, 0, fine)
 
-	lease(t, "hyperfleet-runners", "one", time.Second)
-	lease(t, "hyperfleet-sentinel", "another program", time.Hour)
+	i.lease(t, "hyperfleet-runners", "one", time.Second)
+	i.lease(t, "hyperfleet-sentinel", "another program", time.Hour)
 
-	cluster := hypervisor(t, "pve")
-	say(t, cluster, condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", "Proxmox VE 9.0, 3 nodes online"))
-	expect(t, 0, `
+	cluster := i.hypervisor(t, "pve")
+	i.say(t, cluster, condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", "Proxmox VE 9.0, 3 nodes online"))
+	i.prints(t, 0, `
 ok        kinds of runners: 7 installed, as this program knows them
 ok        operator of runners: one runs it
 ok        roles of runners: as this program has them
@@ -200,45 +264,45 @@ ok        roles of runners: as this program has them
 `)
 }
 
-func TestObjects(t *testing.T) { //nolint:paralleltest // see above
-	namespace := env.Namespace(t)
+func (i installation) objects(t *testing.T) {
+	namespace := i.Namespace(t)
 
-	lease(t, "hyperfleet-runners", "one", time.Second)
+	i.lease(t, "hyperfleet-runners", "one", time.Second)
 
-	refused := hypervisor(t, "refused")
-	say(t, refused,
+	refused := i.hypervisor(t, "refused")
+	i.say(t, refused,
 		condition("Ready", metav1.ConditionFalse, 12*time.Minute, "PermissionDenied", "as below"),
 		condition("Stalled", metav1.ConditionTrue, 12*time.Minute, "PermissionDenied",
 			"check the privileges on pve.example: ci@pve!hyperfleet lacks VM.Allocate on /vms:\n\x1b[31mpveum acl modify /vms"))
 
-	trusting := hypervisor(t, "trusting")
-	say(t, trusting,
+	trusting := i.hypervisor(t, "trusting")
+	i.say(t, trusting,
 		condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", ""),
 		condition("InsecureTLS", metav1.ConditionTrue, 3*time.Hour, "AsConfigured", "spec.tls.insecureSkipVerify"))
 
-	say(t, hypervisor(t, "slow"), condition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
-	say(t, hypervisor(t, "soon"), condition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
+	i.say(t, i.hypervisor(t, "slow"), condition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
+	i.say(t, i.hypervisor(t, "soon"), condition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
 
-	say(t, queued(t, namespace, "waits", v1alpha1.JobQueued),
+	i.say(t, i.queued(t, namespace, "waits", v1alpha1.JobQueued),
 		condition("Ready", metav1.ConditionFalse, 30*time.Minute, "NoPool", "no pool has the labels [linux]"))
 
 	for _, state := range []v1alpha1.JobState{v1alpha1.JobCompleted, v1alpha1.JobRunning, v1alpha1.JobWaiting} {
-		say(t, queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
+		i.say(t, i.queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
 	}
 
 	deaf := object("RunnerPool", namespace, "deaf", map[string]any{
 		"templateRef": map[string]any{"name": "linux"},
 		"workload":    map[string]any{"type": "github-actions", "config": map[string]any{"github": map[string]any{"organization": "o"}}},
 	})
-	create(t, deaf)
-	say(t, deaf,
+	i.create(t, deaf)
+	i.say(t, deaf,
 		condition("Ready", metav1.ConditionTrue, time.Hour, "AsDesired", ""),
 		condition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "no job is heard of"))
 
 	// Kinds without conditions are never late.
-	create(t, object("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
+	i.create(t, object("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
 
-	expect(t, 1, `
+	i.prints(t, 1, `
 ok        kinds of runners: 7 installed, as this program knows them
 ok        operator of runners: one runs it
 ok        roles of runners: as this program has them
@@ -256,102 +320,68 @@ warning   RunnerPool `+namespace+`/deaf: DemandSourcesReady, for 59m
 3 problems, 2 warnings
 `)
 
-	out, err := execute(t, env.Config, "-n", "default", "--waiting", "5m", "--output", "json")
-	if cli.ExitCode(err) != 1 {
-		t.Errorf("it ended with %v", err)
-	}
-
-	var report Report
-
-	must(t, json.Unmarshal([]byte(out), &report))
-
-	var named []string
-
-	for _, f := range report.Findings {
-		if f.Kind != "" {
-			named = append(named, fmt.Sprintf("%s %s %s %s", f.Level, f.Kind, f.Name, f.Reason))
-		}
-	}
-
+	report := i.looks(t, i.Config, "-n", "default", "--waiting", "5m")
 	want := []string{
 		"problem HypervisorCluster refused PermissionDenied", "problem HypervisorCluster slow Unreachable",
 		"problem HypervisorCluster soon Unreachable", "warning HypervisorCluster trusting InsecureTLS",
 	}
-	if !slices.Equal(named, want) || report.Problems != 3 || report.Warnings != 1 || report.Objects["HypervisorCluster"] != 4 ||
+	if !slices.Equal(ailing(report), want) || report.Problems != 3 || report.Warnings != 1 || report.Objects["HypervisorCluster"] != 4 ||
 		report.Objects["RunnerJob"] != 0 || !strings.HasPrefix(report.APIServer, "v1.") {
-		t.Errorf("the report in JSON:\n%s", out)
+		t.Errorf("the report in JSON: %+v", report)
 	}
 }
 
 // What is deleted and stays, and what nobody looks at, once that is so for long.
-func TestNobodyLooks(t *testing.T) { //nolint:paralleltest // see above
-	lease(t, "hyperfleet-runners", "one", time.Second)
-	hypervisor(t, "new")
+func (i installation) nobodyLooks(t *testing.T) {
+	i.lease(t, "hyperfleet-runners", "one", time.Second)
+	i.hypervisor(t, "new")
 
-	kept := hypervisor(t, "kept")
+	kept := i.hypervisor(t, "kept")
 	kept.SetFinalizers([]string{"example.com/kept"})
-	must(t, env.Client.Update(t.Context(), kept))
-	must(t, env.Client.Delete(t.Context(), kept))
+	must(t, i.Client.Update(t.Context(), kept))
+	must(t, i.Client.Delete(t.Context(), kept))
 	t.Cleanup(func() {
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-		must(t, env.Client.Patch(context.WithoutCancel(t.Context()), kept, patch))
+		must(t, i.Client.Patch(context.WithoutCancel(t.Context()), kept, patch))
 	})
 
-	// A condition that the schema gives, as that of a new DPFHCPBridge, counts from the object's time.
-	d := &doctor{now: time.Now(), waiting: defaultWaiting}
-	given := object("HypervisorCluster", "", "given", nil)
-	given.SetCreationTimestamp(metav1.NewTime(d.now.Add(-time.Hour)))
-	must(t, unstructured.SetNestedSlice(given.Object, []any{map[string]any{
-		"type": "Ready", "status": "Unknown", "reason": "NotLookedAt", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
-	}}, "status", "conditions"))
+	// The schema gives it a condition as old as Unix, which counts from the object's time.
+	given := &bridgev1.DPFHCPBridge{}
+	(&seeder{t: t}).sample("dpfhcpbridge-production.yaml", given)
+	given.Namespace = i.Namespace(t)
+	i.create(t, given)
 
-	if f, ails := d.object(given, true); !ails || int(*f.ForSeconds) != 3600 {
-		t.Errorf("%v %+v, want one of an hour", ails, f)
-	}
+	const bridge, gone, unseen = "problem DPFHCPBridge prod-cluster NotLookedAt", "problem HypervisorCluster kept Deleting",
+		"problem HypervisorCluster new NotSeen"
 
 	for _, tc := range []struct {
 		later time.Duration
 		want  []string
 	}{
-		{0, nil},
-		{2 * time.Minute, []string{"problem new NotSeen"}},
-		{time.Hour, []string{"problem kept Deleting", "problem new NotSeen"}},
+		{0, []string{bridge}},
+		{2 * time.Minute, []string{unseen, bridge}},
+		{time.Hour, []string{gone, unseen, bridge}},
 	} {
-		d := &doctor{client: env.Client, now: time.Now().Add(tc.later), operator: "hyperfleet-system", waiting: defaultWaiting}
-		must(t, d.look(t.Context()))
-
-		var got []string
-
-		for _, f := range d.report.Findings {
-			if f.Kind != "" {
-				got = append(got, fmt.Sprintf("%s %s %s", f.Level, f.Name, f.Reason))
-			}
+		report := i.looks(t, i.earlier(t, tc.later))
+		if got := ailing(report); !slices.Equal(got, tc.want) {
+			t.Errorf("after %s: %q, want %q", tc.later, got, tc.want)
 		}
 
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("after %s: %q, want %q", tc.later, got, tc.want)
+		for _, f := range report.Findings {
+			if f.Kind == "DPFHCPBridge" && time.Duration(*f.ForSeconds)*time.Second > tc.later+5*time.Minute {
+				t.Errorf("after %s: it is so for %.0f s", tc.later, *f.ForSeconds)
+			}
 		}
 	}
 }
 
-func TestOperators(t *testing.T) { //nolint:paralleltest // see above
-	hypervisor(t, "pve")
+func (i installation) operators(t *testing.T) {
+	i.hypervisor(t, "pve")
 
 	finding := func(subject string) string {
 		t.Helper()
 
-		d := &doctor{client: env.Client, now: time.Now(), operator: "hyperfleet-system", waiting: defaultWaiting}
-		must(t, d.look(t.Context()))
-
-		for _, f := range d.report.Findings {
-			if f.Subject == subject {
-				return string(f.Level) + " " + f.Message
-			}
-		}
-
-		t.Fatalf("nothing is said of %s", subject)
-
-		return ""
+		return of(i.looks(t, i.Config), subject)
 	}
 
 	const runners = "operator of runners"
@@ -367,7 +397,7 @@ func TestOperators(t *testing.T) { //nolint:paralleltest // see above
 	pods.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 	pods.Spec.Template.Labels = pods.Spec.Selector.MatchLabels
 	pods.Spec.Template.Spec.Containers = []corev1.Container{{Name: "operator", Image: "hyperfleet"}}
-	create(t, pods)
+	i.create(t, pods)
 
 	if got, want := finding(runners), "problem none runs it: Deployment hyperfleet-system/hyperfleet-runners has 0 of 2 pods ready: "+
 		"kubectl describe pods -n hyperfleet-system -l app.kubernetes.io/name=hyperfleet-runners"; got != want {
@@ -375,19 +405,19 @@ func TestOperators(t *testing.T) { //nolint:paralleltest // see above
 	}
 
 	pods.Status.Replicas, pods.Status.ReadyReplicas = 1, 1
-	must(t, env.Client.Status().Update(t.Context(), pods))
+	must(t, i.Client.Status().Update(t.Context(), pods))
 
 	if got := finding(runners); !strings.HasPrefix(got, "problem none has ever run it") {
 		t.Errorf("%s, though a pod is ready", got)
 	}
 
-	alone := lease(t, "hyperfleet-runners", "one", 20*time.Minute)
+	alone := i.lease(t, "hyperfleet-runners", "one", 20*time.Minute)
 
 	if got, want := finding(runners), "problem none runs it: one renewed the Lease hyperfleet-system/hyperfleet-runners last 20m ago; "; !strings.HasPrefix(got, want) {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	lease(t, "hyperfleet-bridge-hosts-networking-runners", "two", time.Second)
+	i.lease(t, "hyperfleet-bridge-hosts-networking-runners", "two", time.Second)
 
 	if got := finding(runners); got != "ok two runs it" {
 		t.Error(got)
@@ -398,7 +428,7 @@ func TestOperators(t *testing.T) { //nolint:paralleltest // see above
 	}
 
 	alone.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-	must(t, env.Client.Update(t.Context(), alone))
+	must(t, i.Client.Update(t.Context(), alone))
 
 	if got, want := finding(runners), "problem two run it, two with the Lease hyperfleet-system/hyperfleet-bridge-hosts-networking-runners and "+
 		"one with the Lease hyperfleet-system/hyperfleet-runners: leave the area out of the controllers of one of them"; got != want {
@@ -410,11 +440,11 @@ func TestOperators(t *testing.T) { //nolint:paralleltest // see above
 	}
 }
 
-func TestInstalled(t *testing.T) { //nolint:paralleltest // see above
-	lease(t, "hyperfleet-runners", "one", time.Second)
+func (i installation) kindsAndRoles(t *testing.T) {
+	i.lease(t, "hyperfleet-runners", "one", time.Second)
 
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
-	must(t, env.Client.List(t.Context(), crds))
+	must(t, i.Client.List(t.Context(), crds))
 
 	byName := map[string]*apiextensionsv1.CustomResourceDefinition{}
 	for i := range crds.Items {
@@ -422,31 +452,29 @@ func TestInstalled(t *testing.T) { //nolint:paralleltest // see above
 	}
 
 	remove := func(o client.Object) {
-		must(t, env.Client.Delete(t.Context(), o))
+		must(t, i.Client.Delete(t.Context(), o))
 
-		for !apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o)) {
-			if t.Context().Err() != nil {
-				t.Fatalf("%s does not go", o.GetName())
-			}
+		for !apierrors.IsNotFound(i.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o)) {
+			time.Sleep(20 * time.Millisecond)
 		}
 	}
 
-	defer func() { env.Apply(t, "../../../deploy/crds", "../../../deploy/rbac") }()
+	defer func() { i.Apply(t, "../../deploy/crds", "../../deploy/rbac") }()
 
 	remove(byName["dpfhcpbridges.dpf.hcp.bridge.com"])
 	remove(byName["hostfleets.infrastructure.hyperfleet.io"])
 
 	other := byName["runnerpools.hyperfleet.io"]
 	other.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = "of another version"
-	must(t, env.Client.Update(t.Context(), other))
+	must(t, i.Client.Update(t.Context(), other))
 
 	remove(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners", Namespace: "hyperfleet-system"}})
 
 	wider := &rbacv1.ClusterRole{}
-	must(t, env.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
+	must(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
 
 	wider.Rules = wider.Rules[1:]
-	must(t, env.Client.Update(t.Context(), wider))
+	must(t, i.Client.Update(t.Context(), wider))
 
 	want := `
 warning   kinds of runners: installed in another form than this program (hyperfleet version) knows: runnerpools.hyperfleet.io: run the operator's own version of it, or kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
@@ -460,39 +488,27 @@ warning   kinds of bridge: none is installed, and the area is off: if it is want
 
 2 problems, 2 warnings
 `
-	expect(t, 1, want)
+	i.prints(t, 1, want)
 
-	env.Apply(t, "../../../deploy/rbac")
-	must(t, env.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
+	i.Apply(t, "../../deploy/rbac")
+	must(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
 
 	wider.Rules = wider.Rules[1:]
-	must(t, env.Client.Update(t.Context(), wider))
+	must(t, i.Client.Update(t.Context(), wider))
 
-	out, _ := execute(t, env.Config)
-	if line := "warning   roles of runners: other than this program (hyperfleet version) has them: ClusterRole hyperfleet-runners: "; !strings.Contains(out, line) {
-		t.Errorf("it printed:\n%s\nwithout %s", out, line)
-	}
+	contains(t, of(i.looks(t, i.Config), "roles of runners"),
+		"warning other than this program (hyperfleet version) has them: ClusterRole hyperfleet-runners: ")
 }
 
 // Who may see little is told what was not looked at.
-func TestForbidden(t *testing.T) { //nolint:paralleltest // see above
-	out, err := execute(t, env.User(t, "visitor"))
-	if err != nil {
-		t.Errorf("it ended with %v", err)
-	}
-
-	for _, want := range []string{
+func (i installation) forbidden(t *testing.T) {
+	execute(t, i.User(t, "visitor"), "doctor").says(t,
 		"warning   operators: you may not look: leases.coordination.k8s.io is forbidden", "warning   kinds: you may not look: customresourcedefinitions",
-		"warning   objects of runners: you may not list hypervisorclusters, hypervisormachinetemplates, machineclaims, runnerjobbatches, " +
-			"runnerjobs, runnerlogs, runnerpools\n", "0 problems, 8 warnings",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
-		}
-	}
+		"warning   objects of runners: you may not list hypervisorclusters, hypervisormachinetemplates, machineclaims, runnerjobbatches, "+
+			"runnerjobs, runnerlogs, runnerpools\n", "0 problems, 8 warnings")
 }
 
-func TestCommandLine(t *testing.T) { //nolint:paralleltest // see above
+func (i installation) commandLine(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -504,38 +520,11 @@ func TestCommandLine(t *testing.T) { //nolint:paralleltest // see above
 		{[]string{"--nothing"}, 2, "unknown flag: --nothing"},
 		{[]string{"--context", "none"}, 1, "doctor: find the API server"},
 	} {
-		_, err := execute(t, env.Config, tc.args...)
-		if code := cli.ExitCode(err); code != tc.code || err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%v: %d, %v; want %d, %s", tc.args, code, err, tc.code, tc.want)
-		}
+		execute(t, i.Config, append([]string{"doctor"}, tc.args...)...).fails(t, tc.code, tc.want)
 	}
 
-	nowhere := rest.CopyConfig(env.Config)
+	nowhere := rest.CopyConfig(i.Config)
 	nowhere.Host = "https://127.0.0.1:1"
 
-	if _, err := execute(t, nowhere); cli.ExitCode(err) != 1 || !strings.Contains(err.Error(), "ask the API server at https://127.0.0.1:1 for its version") {
-		t.Errorf("no API server: %v", err)
-	}
-}
-
-// Each kind that there is belongs to an area, whose manifests are there.
-func TestKnown(t *testing.T) {
-	t.Parallel()
-
-	kinds, err := known()
-	must(t, err)
-
-	total := 0
-
-	for area, want := range map[string]int{"runners": 7, "networking": 4, "hosts": 3, "bridge": 1} {
-		if len(kinds[area]) != want {
-			t.Errorf("%s has %d kinds, want %d", area, len(kinds[area]), want)
-		}
-
-		total += len(kinds[area])
-	}
-
-	if files, err := os.ReadDir("../../../deploy/crds"); err != nil || total != len(files)-1 {
-		t.Errorf("%d kinds of %d files, %v", total, len(files)-1, err)
-	}
+	execute(t, nowhere, "doctor").fails(t, cli.ExitFailed, "ask the API server at https://127.0.0.1:1 for its version")
 }

@@ -1,31 +1,22 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tenants_test
+package secrets_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"os"
 	"strings"
-	"testing"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	virtv1 "kubevirt.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 
-	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	kubevirtcrds "github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/sim/registry"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 const (
@@ -34,31 +25,18 @@ const (
 	storageClass = "fast"
 )
 
-var (
-	env *kube.Env
-	// images is a registry of release images.
-	images *httptest.Server
-)
+// images is a registry of release images.
+var images *httptest.Server
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctrl.SetLogger(logr.Discard())
-
+// withImages serves them while the tests run.
+func withImages(run func() int) int {
 	served := registry.New(registry.Options{Users: map[string]string{"user": "password"}})
 	served.Push(repository, release)
 
 	images = httptest.NewTLSServer(served)
 	defer images.Close()
 
-	return kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		if err := prepare(context.Background()); err != nil {
-			panic(err)
-		}
-	}, kube.WithCRDs("../../deploy/crds", "../../deploy/bridge/tenancy.yaml"), kube.WithControllerManager(),
-		kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme, virtv1.AddToScheme))
+	return run()
 }
 
 // prepare makes what a management cluster has: the kinds of other projects, a Node, a storage class.

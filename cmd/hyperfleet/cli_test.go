@@ -1,9 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package cli_test
+package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 )
 
 func TestExitCode(t *testing.T) {
@@ -162,18 +164,27 @@ current-context: here
 	}
 }
 
-func FuzzSafe(f *testing.F) {
-	f.Add("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07 \u202e")
-	f.Add("\x1b[")
-	f.Add("\x1b[12;\x1b[3mé")
-	f.Fuzz(func(t *testing.T, text string) {
-		got := cli.Safe(text)
-		if strings.ContainsAny(got, "\x1b\x07\x08\r\x7f\u009b\u202e") || len(got) > 3*len(text) {
-			t.Errorf("Safe(%q) = %q", text, got)
-		}
+func TestVersion(t *testing.T) {
+	t.Parallel()
 
-		if strings.ContainsAny(cli.Line(text), "\n\t") {
-			t.Errorf("Line(%q) = %q", text, cli.Line(text))
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"text is the default": {[]string{"version"}, version.Read().String() + "\n"},
+		"a flag, in one line": {[]string{"--version"}, "hyperfleet version " + version.Read().Version + "\n"},
+	} {
+		if got := execute(t, nil, tc.args...); got.err != nil || got.out != tc.want {
+			t.Errorf("%s: %+v, want %q", name, got, tc.want)
 		}
-	})
+	}
+
+	var info version.Info
+
+	got := execute(t, nil, "version", "--output", "json")
+	if err := json.Unmarshal([]byte(got.out), &info); err != nil || info != version.Read() {
+		t.Errorf("json is %s (%v), want %+v", got.out, err, version.Read())
+	}
+
+	execute(t, nil, "version", "--output", "xml").fails(t, cli.ExitFailed, `print version: unknown output "xml": use text or json`)
 }

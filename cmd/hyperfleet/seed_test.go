@@ -1,17 +1,19 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package web
+package main
 
 import (
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,19 +31,31 @@ type seeder struct {
 	now       time.Time
 }
 
+var seed sync.Once
+
+// seeded gives the namespace of that fleet, whose name is in the pictures. Tests read it alone.
+func seeded(t *testing.T) string {
+	t.Helper()
+
+	const namespace = "ci"
+
+	seed.Do(func() {
+		env.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+		(&seeder{t, namespace, time.Now()}).fleet()
+	})
+
+	return namespace
+}
+
 // sample reads the first object of a sample.
 func (s *seeder) sample(file string, into client.Object) {
 	s.t.Helper()
 
-	raw, err := os.ReadFile("../../../deploy/samples/" + file)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	raw, err := os.ReadFile("../../deploy/samples/" + file)
+	must(s.t, err)
 
 	first, _, _ := strings.Cut(string(raw), "\n---")
-	if err := yaml.UnmarshalStrict([]byte(first), into); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, yaml.UnmarshalStrict([]byte(first), into))
 }
 
 // write makes an object with its status.
@@ -52,15 +66,7 @@ func (s *seeder) write(obj client.Object, status func()) {
 		obj.SetNamespace(s.namespace)
 	}
 
-	if err := env.Client.Create(s.t.Context(), obj); err != nil {
-		s.t.Fatal(err)
-	}
-
-	status()
-
-	if err := env.Client.Status().Update(s.t.Context(), obj); err != nil {
-		s.t.Fatal(err)
-	}
+	put(s.t, obj, func(client.Object) { status() })
 }
 
 func (s *seeder) ago(d time.Duration) *metav1.MicroTime {
@@ -223,12 +229,17 @@ func (s *seeder) job(i int, state v1alpha1.JobState, pool, reason, message strin
 
 		if state == v1alpha1.JobCompleted {
 			job.Status.Logs = job.Name + "-log"
-			if err := env.Client.Create(s.t.Context(), &v1alpha1.RunnerLog{
+			log := &v1alpha1.RunnerLog{
 				ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: job.Status.Logs},
 				Spec:       v1alpha1.RunnerLogSpec{Claim: job.Status.Claim, Text: logText},
-			}); err != nil {
-				s.t.Fatal(err)
 			}
+			if i == logInStore {
+				log.Spec.Text, log.Spec.Stored = "", &v1alpha1.StoredLog{
+					Endpoint: "https://s3.example.com", Region: "eu-1", Bucket: "logs", Key: "ci/linux-a.log", Bytes: 7,
+				}
+			}
+
+			env.Create(s.t, log)
 		}
 	})
 }
@@ -237,8 +248,12 @@ const logText = "√ Connected to GitHub\n\n2026-11-24 15:01:07Z: Listening for 
 	"ok  \tacme/checkout/cart\t2.114s\nok  \tacme/checkout/payment\t8.031s\n--- FAIL: TestRefund (0.02s)\n    refund_test.go:41: " +
 	"<script>alert(1)</script> want 12.50, got 12.49\nFAIL\tacme/checkout/refund\t0.310s\n2026-11-24 15:05:33Z: Job unit tests completed with result: Failed\n"
 
-// idleFrom is the number from which on machines have no job.
-const idleFrom = 50
+const (
+	// idleFrom is the number from which on machines have no job.
+	idleFrom = 50
+	// logInStore is the number of the job whose log is in a store.
+	logInStore = 24
+)
 
 func (s *seeder) machine(i int, pool string, phase v1alpha1.MachineClaimPhase) {
 	claim := &v1alpha1.MachineClaim{}
@@ -321,7 +336,5 @@ func (s *seeder) manyJobs(n int) {
 		})
 	}
 
-	if err := group.Wait(); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, group.Wait())
 }

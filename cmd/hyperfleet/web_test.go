@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package web
+package main
 
 import (
 	"context"
@@ -14,43 +14,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/web"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
-	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(live.AddToScheme))
-}
-
-// open makes the pages of a namespace as a user sees it.
-func open(t *testing.T, user *rest.Config, namespace string) http.Handler {
+// openPages makes the pages of a namespace as a user sees it.
+func openPages(t *testing.T, user *rest.Config, namespace string) http.Handler {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 
 	view, err := live.Connect(ctx, cli.Kube{Kubeconfig: env.Kubeconfig(t, user), Namespace: namespace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	view.Server = shownServer
 
-	pages, err := NewHandler(Config{View: view, Clock: clock.RealClock{}, Hosts: []string{"fleet.example.com"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages, err := web.NewHandler(web.Config{View: view, Clock: clock.RealClock{}, Hosts: []string{"fleet.example.com"}})
+	must(t, err)
 
 	return pages
 }
@@ -71,17 +57,10 @@ func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Requ
 
 // TestPages: the pages of a fleet, a browser's pictures of them, and what none but the user may load.
 func TestPages(t *testing.T) {
-	// The name is in the pictures.
-	const namespace = "ci"
+	t.Parallel()
 
-	seed := &seeder{t, namespace, time.Now()}
-	if err := env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		t.Fatal(err)
-	}
-
-	seed.fleet()
-
-	pages := open(t, env.Config, "")
+	namespace := seeded(t)
+	pages := openPages(t, env.Config, namespace)
 
 	for path, want := range map[string][]string{
 		"/":                                  {"jobs wait", "at maximum", "raise it, or wait", "no pool", "linux-large", "rack-b", "1 set aside", "Not ready", "image has no cloud-init"},
@@ -111,18 +90,18 @@ func TestPages(t *testing.T) {
 		}
 	}
 
-	for _, path := range []string{"/jobs/x/y", "/pools/x/y", "/machines/x/y", "/clusters/none", "/elsewhere", "/style.css/x"} {
+	for _, path := range []string{"/jobs/ci/y", "/pools/ci/y", "/machines/ci/y", "/clusters/none", "/elsewhere", "/style.css/x"} {
 		if code, body := get(t, pages, path); code != http.StatusNotFound || !strings.Contains(body, "Not found") {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
 
-	t.Run("others", func(t *testing.T) { others(t, pages) })
+	t.Run("callers", func(t *testing.T) { callers(t, pages) })
 	t.Run("pictures", func(t *testing.T) { pictures(t, pages, namespace) })
 }
 
-// others: what a page elsewhere, another name or another method gets.
-func others(t *testing.T, pages http.Handler) {
+// callers: what a page elsewhere, another name or another method gets.
+func callers(t *testing.T, pages http.Handler) {
 	t.Helper()
 
 	for name, tc := range map[string]struct {
@@ -156,18 +135,16 @@ func others(t *testing.T, pages http.Handler) {
 	}
 }
 
-// TestRights: who may read some kinds only is told what is not shown, and who may read none is
+// TestRightsToPages: who may read some kinds only is told what is not shown, and who may read none is
 // told so at once.
-func TestRights(t *testing.T) {
+func TestRightsToPages(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
 	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, env.User(t, "web-nobody"))}
 
 	cluster, err := kubeconfig.Connect(live.AddToScheme)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if _, err := live.Open(t.Context(), cluster, namespace); err == nil || !strings.Contains(err.Error(), "you may not list RunnerPools in namespace "+namespace) {
 		t.Errorf("error %v", err)
@@ -175,24 +152,27 @@ func TestRights(t *testing.T) {
 
 	missing := &live.View{Live: cluster.Client, Missing: map[string]string{live.KindBridge: "you may not list DPFHCPBridges"}}
 
-	pages, err := NewHandler(Config{View: missing, Clock: clock.RealClock{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages, err := web.NewHandler(web.Config{View: missing, Clock: clock.RealClock{}})
+	must(t, err)
 
 	if code, body := get(t, pages, "/bridges"); code != http.StatusOK || !strings.Contains(body, "Not shown: you may not list DPFHCPBridges.") {
 		t.Errorf("%d\n%s", code, body)
 	}
 }
 
-// TestManyJobs prints how long pages take with 5,000 jobs.
+// TestManyJobs prints how long pages take with many jobs: 5,000 in a soak.
 func TestManyJobs(t *testing.T) {
-	const jobs = 5000
+	t.Parallel()
+
+	jobs := 1000
+	if property.Soaking() {
+		jobs = 5000
+	}
 
 	namespace := env.Namespace(t)
 	(&seeder{t, namespace, time.Now()}).manyJobs(jobs)
 
-	pages := open(t, env.Config, namespace)
+	pages := openPages(t, env.Config, namespace)
 
 	for _, path := range []string{"/", "/jobs", "/jobs?q=checkout&page=3"} {
 		var took []time.Duration
@@ -218,52 +198,39 @@ func TestManyJobs(t *testing.T) {
 	paint(t, pages, "/")
 }
 
-// TestCommand: the command serves on loopback until it is interrupted, and refuses what would let
+// TestWebCommand: the command serves on loopback until it is interrupted, and refuses what would let
 // others in.
-func TestCommand(t *testing.T) {
+func TestWebCommand(t *testing.T) {
 	t.Parallel()
 
 	for _, args := range [][]string{
 		{"--bind-address", ":8088"}, {"--bind-address", "192.0.2.1:80"}, {"--bind-address", "8088"}, {"--colour"},
 	} {
-		cmd := New()
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(args)
-
-		if err := cmd.ExecuteContext(t.Context()); cli.ExitCode(err) != cli.ExitUsage {
-			t.Errorf("%v: %v", args, err)
-		}
+		execute(t, nil, append([]string{"web"}, args...)...).fails(t, cli.ExitUsage)
 	}
 
 	namespace := env.Namespace(t)
 	ctx, stop := context.WithCancel(t.Context())
 	read, write := io.Pipe()
 
-	cmd := New()
-	cmd.SetArgs([]string{"--bind-address", "127.0.0.1:0", "--kubeconfig", env.Kubeconfig(t, env.Config), "-n", namespace})
-	cmd.SetOut(write)
-
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.ExecuteContext(ctx) }()
+
+	go func() {
+		ended <- run(ctx, t, strings.NewReader(""), write, env.Config, "web", "--bind-address", "127.0.0.1:0", "-n", namespace)
+	}()
 
 	line := make([]byte, 512)
 
 	n, err := read.Read(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	address, _, _ := strings.Cut(string(line[:n]), " ")
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/pools", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	_ = response.Body.Close()
 

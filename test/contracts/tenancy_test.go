@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package guides_test
+package contracts_test
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func comesToBe(
 		last   error
 	)
 
-	_ = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		object = template.DeepCopy()
 
 		last = env.Client.Create(ctx, object)

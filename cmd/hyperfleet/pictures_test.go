@@ -1,10 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package web
+package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"html"
@@ -16,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/top"
 	"github.com/hyperfleet/hyperfleet/test/browser"
 )
 
@@ -24,26 +22,19 @@ import (
 var update = flag.Bool("update", false, "write the pictures of docs/images")
 
 const (
-	imagesDir = "../../../docs/images"
+	imagesDir = "../../docs/images"
 	// shownServer is in the pictures.
 	shownServer = "https://kube.example.com:6443"
 )
 
-// terminal is a page with what `hyperfleet top` shows of the same fleet.
-func terminal(t *testing.T, list string) http.HandlerFunc {
+// inTerminal is a page with what `hyperfleet top` shows of the same fleet.
+func inTerminal(t *testing.T, list string) http.HandlerFunc {
 	t.Helper()
 
-	var out bytes.Buffer
+	got := execute(t, env.Config, "top", "--once", "--list", list)
+	got.says(t)
 
-	cmd := top.New()
-	cmd.SetOut(&out)
-	cmd.SetArgs([]string{"--once", "--list", list, "--kubeconfig", env.Kubeconfig(t, env.Config)})
-
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
-	shown := html.EscapeString(strings.ReplaceAll(out.String(), env.Config.Host, shownServer))
+	shown := html.EscapeString(strings.ReplaceAll(got.out, env.Config.Host, shownServer))
 	if !strings.Contains(shown, shownServer) || !strings.Contains(shown, "linux-large") {
 		t.Fatalf("it does not show the fleet:\n%s", shown)
 	}
@@ -60,8 +51,8 @@ func pictures(t *testing.T, pages http.Handler, namespace string) {
 
 	mux := http.NewServeMux()
 	mux.Handle("/", pages)
-	mux.Handle("/top/pools", terminal(t, "pools"))
-	mux.Handle("/top/jobs", terminal(t, "jobs"))
+	mux.Handle("/top/pools", inTerminal(t, "pools"))
+	mux.Handle("/top/jobs", inTerminal(t, "jobs"))
 
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

@@ -1,0 +1,130 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+)
+
+func TestJobsCommand(t *testing.T) {
+	t.Parallel()
+
+	namespace := seeded(t)
+
+	for _, tc := range []struct {
+		name        string
+		args        []string
+		jobs        int
+		first, last string
+	}{
+		// What waits comes first, the longest first; of what is over, what ended last.
+		{"all of a namespace", []string{"-n", namespace}, 39, "github-actions-29679400080", "github-actions-29679400025"},
+		{"all of all namespaces", []string{"-A"}, 39, "github-actions-29679400080", "github-actions-29679400025"},
+		{"of two states", []string{"-n", namespace, "--state", "completed,QUEUED"}, 30, "github-actions-29679400080", "github-actions-29679400025"},
+		{"of a pool", []string{"-n", namespace, "--pool", "linux-large", "--state", "running"}, 9, "github-actions-29679400018", "github-actions-29679400010"},
+		{"of a pool without jobs", []string{"-n", namespace, "--pool", "arm"}, 0, "", ""},
+		{"of the context's namespace", nil, 0, "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+
+			got := execute(t, env.Config, append([]string{"jobs", "--output", "json"}, tc.args...)...)
+
+			var read struct{ Jobs []jobs.Job }
+
+			must(t, json.Unmarshal([]byte(got.out), &read))
+
+			names := []string{""}
+
+			for _, job := range read.Jobs {
+				if job.Namespace == namespace {
+					names = append(names, job.Job)
+				}
+			}
+
+			if len(names)-1 != tc.jobs || names[min(1, tc.jobs)] != tc.first || names[len(names)-1] != tc.last {
+				t.Errorf("%v: %q", got.err, names)
+			}
+		})
+	}
+
+	execute(t, env.Config, "jobs", "-n", namespace).says(t,
+		"JOB ", "WAITING/RUNNING FOR", "github-actions-29679400040", "AtMaximum: RunnerPool linux-large has all", "linux-large-m010")
+}
+
+func TestJobCommand(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+
+	namespace := seeded(t)
+
+	for name, tc := range map[string]struct {
+		args  []string
+		parts []string
+	}{
+		"that waits": {
+			[]string{"github-actions-29679400040"},
+			[]string{"Cause", "AtMaximum: ", "Machines that may take it:\n  linux-large-m003, Bootstrapping", "Waiting"},
+		},
+		"that runs": {[]string{"29679400010"}, []string{"State       Running, ", "Machine     linux-large-m010, Ready, VM 100110 on node rack-a-3"}},
+		"that is over, by its address": {
+			[]string{"https://github.com/acme/checkout/actions/runs/10683749869/job/29679400020?pr=1"},
+			[]string{"Completed (failure)", "Destroyed", "Log, as kept in RunnerLog github-actions-29679400020-log:\n  √ Connected"},
+		},
+		"for programs": {[]string{"29679400020", "--output", "json"}, []string{`"log": "√ Connected`, `"moment": "Destroyed"`}},
+		"with its log in a store": {[]string{"29679400024"}, []string{
+			"No log: it is s3://logs/ci/linux-a.log at https://s3.example.com; with AWS_ACCESS_KEY_ID",
+		}},
+		"with its log in a store, for programs": {
+			[]string{"29679400024", "--output", "json"}, []string{`"logUrl": "s3://logs/ci/linux-a.log"`, `"log": null`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			execute(t, env.Config, append([]string{"job", "-n", namespace}, tc.args...)...).says(t, tc.parts...)
+		})
+	}
+}
+
+func TestJobCommandsFail(t *testing.T) {
+	t.Parallel()
+
+	namespace := seeded(t)
+	nobody := env.User(t, "nobody")
+
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no such job":           {[]string{"job", "29679400099", "-n", namespace}, 1, "near it are:\n  " + namespace + "/github-actions-296794000"},
+		"not in this namespace": {[]string{"job", "zzzzzz"}, 1, `no job "zzzzzz" in namespace default`},
+		"no kubeconfig":         {[]string{"jobs", "--kubeconfig", filepath.Join(t.TempDir(), "none")}, 1, "read kubeconfig"},
+		"an unknown context":    {[]string{"jobs", "--context", "mars"}, 1, `"mars"`},
+		"no id":                 {[]string{"job"}, 2, "give one job"},
+		"two ids":               {[]string{"job", "a", "b"}, 2, "give one job"},
+		"an id to the list":     {[]string{"jobs", "gh-7"}, 2, "`hyperfleet job gh-7`"},
+		"an unknown flag":       {[]string{"jobs", "--colour"}, 2, "--colour"},
+		"an unknown state":      {[]string{"jobs", "--state", "lost"}, 2, `unknown state "lost": use waiting, queued, running or completed`},
+		"an unknown output":     {[]string{"job", "gh-7", "--output", "xml"}, 2, `unknown output "xml": use table or json`},
+		"two scopes":            {[]string{"jobs", "-A", "-n", "ci"}, 2, "exclude each other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := execute(t, env.Config, tc.args...)
+			got.fails(t, tc.code, tc.want)
+
+			if got.out != "" {
+				t.Errorf("it says %q", got.out)
+			}
+		})
+	}
+
+	execute(t, nobody, "jobs", "-n", namespace).fails(t, cli.ExitFailed, "is forbidden")
+}

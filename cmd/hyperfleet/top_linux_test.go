@@ -1,0 +1,192 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/top"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
+)
+
+// terminal is what a person sees of the command, and presses.
+type terminal struct {
+	t       *testing.T
+	outside *os.File
+	seen    string
+	ended   chan error
+}
+
+// onTerminal runs the command on a pseudo-terminal.
+func onTerminal(t *testing.T, args ...string) *terminal {
+	t.Helper()
+
+	outside, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("there are no pseudo-terminals: %v", err)
+	}
+
+	t.Cleanup(func() { _ = outside.Close() })
+	must(t, unix.IoctlSetPointerInt(int(outside.Fd()), unix.TIOCSPTLCK, 0))
+
+	number, err := unix.IoctlGetInt(int(outside.Fd()), unix.TIOCGPTN)
+	must(t, err)
+
+	inside, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	must(t, err)
+
+	out := &terminal{t: t, outside: outside, ended: make(chan error, 1)}
+	out.resize(120, 30)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+
+	cmd := top.New()
+	cmd.SetIn(inside)
+	cmd.SetOut(inside)
+	cmd.SetArgs(append(args, "--interval", "200ms", "--kubeconfig", env.Kubeconfig(t, env.Config)))
+
+	go func() {
+		out.ended <- cmd.ExecuteContext(ctx)
+
+		_ = inside.Close() // which ends what is read outside
+	}()
+
+	return out
+}
+
+func (s *terminal) resize(width, height int) {
+	s.t.Helper()
+
+	size := &unix.Winsize{Row: uint16(height), Col: uint16(width)}
+	must(s.t, unix.IoctlSetWinsize(int(s.outside.Fd()), unix.TIOCSWINSZ, size))
+}
+
+func (s *terminal) press(keys string) {
+	s.t.Helper()
+
+	_, err := s.outside.WriteString(keys)
+	must(s.t, err)
+}
+
+// read reads until what was shown satisfies a test, and forgets what it had read.
+func (s *terminal) read(what string, shown func(text string) bool) {
+	s.t.Helper()
+
+	buffer := make([]byte, 4096)
+
+	for !shown(s.seen) {
+		n, err := s.outside.Read(buffer)
+		if err != nil {
+			s.t.Fatalf("%v; the screen had, without %s:\n%q", err, what, s.seen)
+		}
+
+		s.seen += string(buffer[:n])
+	}
+
+	s.seen = ""
+}
+
+// expect waits for a text.
+func (s *terminal) expect(text string) {
+	s.t.Helper()
+	s.read(text, func(seen string) bool { return strings.Contains(seen, text) })
+}
+
+// fits waits for a frame that fits the size, and satisfies a test.
+func (s *terminal) fits(width, height int, shown func(lines []string) bool) {
+	s.t.Helper()
+	s.resize(width, height)
+
+	s.read(fmt.Sprintf("a frame of %d by %d", width, height), func(seen string) bool {
+		for frame := range strings.SplitSeq(seen, screen.Home) {
+			frame, _, whole := strings.Cut(frame, screen.EraseBelow)
+			lines := strings.Split(strings.ReplaceAll(frame, screen.EraseLine, ""), "\r\n")
+
+			if whole && len(lines) == max(height, minHeight) && narrow(lines, max(width, minWidth)) && shown(lines) {
+				return true
+			}
+		}
+
+		return false
+	})
+}
+
+// The least size that frames are drawn for.
+const minWidth, minHeight = 40, 8
+
+func narrow(lines []string, width int) bool {
+	for _, line := range lines {
+		line = strings.NewReplacer(screen.Bold, "", screen.Plain, "", screen.Reverse, "").Replace(line)
+		if utf8.RuneCountInString(line) > width {
+			return false
+		}
+	}
+
+	return true
+}
+
+// TestTop: keys lead into pools and jobs and out of the program, frames fit any size with the
+// chosen row in them, and the terminal is as it was before.
+func TestTop(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+
+	s := onTerminal(t, "-n", seeded(t))
+	s.expect(screen.OtherOn)
+	s.expect("24 jobs wait")
+	s.expect("[1 pools 3]")
+	s.press("\x1b[B\x1b[A\x1b[B\r") // down, up, down, enter
+	s.expect("21 queued")
+	s.press("\x1b")
+	s.expect("[1 pools 3]")
+	s.press("\t")
+	s.expect("[2 machines 16]")
+	s.press("\t")
+	s.expect("[3 jobs 39]")
+	s.press(strings.Repeat("j", 50)) // more than there are
+
+	for _, size := range [][2]int{{160, 40}, {80, 24}, {40, 8}, {1, 1}} {
+		// The last row is above the line of keys, or above lines that are empty.
+		s.fits(size[0], size[1], func(lines []string) bool {
+			rows := strings.TrimRight(strings.Join(lines[:len(lines)-1], "\n"), "\n")
+
+			return strings.Contains(rows[strings.LastIndex(rows, "\n")+1:], screen.Reverse+"unit tests")
+		})
+	}
+
+	s.press("\r")
+	s.fits(80, 24, func(lines []string) bool { return strings.Contains(lines[0], "github-actions-29679400025") })
+	s.press("\x1b1")
+	s.expect("[1 pools 3]")
+	s.press("q")
+	s.expect(screen.OtherOff)
+	must(t, <-s.ended)
+
+	interrupted := onTerminal(t, "-n", env.Namespace(t))
+	interrupted.expect("[1 pools 0]")
+	interrupted.press("\x03")
+	interrupted.expect(screen.OtherOff)
+	must(t, <-interrupted.ended)
+}
+
+func TestTopOnce(t *testing.T) {
+	t.Parallel()
+
+	seeded(t)
+	execute(t, env.Config, "top", "--once", "--list", "jobs").says(t,
+		"jobs wait", "unit tests", "acme/app", "AtMaximum: RunnerPool linux-large has all 12 machines")
+
+	for _, args := range [][]string{{"--list", "cars"}, {"--interval", "1ms"}, {"--colour"}} {
+		execute(t, nil, append([]string{"top"}, args...)...).fails(t, cli.ExitUsage)
+	}
+}
