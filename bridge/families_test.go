@@ -48,16 +48,19 @@ func TestAddressesOfBothFamilies(t *testing.T) {
 	w := newWorld(t)
 	w.addressPool("shared", "192.0.2.128-192.0.2.140", "2001:db8:1::/64")
 
-	for name, row := range map[string]struct{ address, at, made string }{
+	rows := map[string]struct{ address, at, made string }{
 		"six-own":     {"fd00:10::1", "the API server is at [fd00:10::1]:6443", "[fd00:10::1/128]"},
 		"six-shared":  {"2001:db8:1::7", "the API server is at [2001:db8:1::7]:6443", ""},
 		"both-own":    {"10.6.0.1,fd00:10::2", "the API server is at 10.6.0.1:6443 and [fd00:10::2]:6443", "[10.6.0.1/32 fd00:10::2/128]"},
 		"both-shared": {"192.0.2.130,2001:db8:1::5", "the API server is at 192.0.2.130:6443 and [2001:db8:1::5]:6443", ""},
-	} {
+	}
+	for name, row := range rows {
 		w.dpuCluster(name, hypershift.PhaseReady)
+		w.create(w.exposed(name, row.address))
+	}
 
+	for name, row := range rows {
 		b := w.exposed(name, row.address)
-		w.create(b)
 		w.says(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", row.at)
 		w.reaches(b, v1alpha1.PhaseReady)
 
@@ -93,7 +96,7 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	w.create(holder)
 	w.reaches(holder, v1alpha1.PhaseReady)
 
-	for name, row := range map[string]struct{ address, want, message string }{
+	rows := map[string]struct{ address, want, message string }{
 		"both-rival": {"10.6.0.11,fd00:10::10", "False VIPConflict", "has the address fd00:10::10"},
 		"both-apart": {
 			"192.0.2.150,2001:db8:2::1", "False VIPNotInPool",
@@ -104,10 +107,13 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 			"fd00:10::11", "False LoadBalancerPending",
 			"the Service is of [IPv4], as the management cluster's Services are, and MetalLB gives no others",
 		},
-	} {
-		b := w.exposed(name, row.address)
-		w.create(b)
-		w.says(b, v1alpha1.ConditionServiceExposureReady, row.want, row.message)
+	}
+	for name, row := range rows {
+		w.create(w.exposed(name, row.address))
+	}
+
+	for name, row := range rows {
+		w.says(w.exposed(name, ""), v1alpha1.ConditionServiceExposureReady, row.want, row.message)
 	}
 
 	// The holder's IPv6 address is free again.

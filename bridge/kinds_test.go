@@ -41,9 +41,7 @@ func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it takes the ki
 		w.says(b, v1alpha1.ConditionReady, "False ValidationFailed", "")
 		w.reaches(b, v1alpha1.PhasePending)
 
-		if err := project.install(t.Context(), env.Config); err != nil {
-			t.Fatal(err)
-		}
+		must(t, project.install(t.Context(), env.Config))
 	}
 
 	w.says(b, v1alpha1.ConditionPlatformReady, "True Installed", "")
@@ -65,9 +63,7 @@ func withoutKinds(t *testing.T) {
 	groups := []string{"hypershift.openshift.io", "metallb.io", "provisioning.dpu.nvidia.com"}
 	left := func() []apiextensionsv1.CustomResourceDefinition {
 		var all apiextensionsv1.CustomResourceDefinitionList
-		if err := env.Client.List(t.Context(), &all); err != nil {
-			t.Fatal(err)
-		}
+		must(t, env.Client.List(t.Context(), &all))
 
 		return slices.DeleteFunc(all.Items, func(kind apiextensionsv1.CustomResourceDefinition) bool {
 			return !slices.Contains(groups, kind.Spec.Group)
@@ -75,9 +71,7 @@ func withoutKinds(t *testing.T) {
 	}
 
 	for _, kind := range left() {
-		if err := client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)))
 	}
 
 	w := &world{t: t, patience: patience}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
 // The document's three patterns.
@@ -347,45 +346,5 @@ func TestRegistryIsNotAskedForWhatRuns(t *testing.T) {
 	w.data("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "another"))
 	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ProvisioningTimeout.Duration = 2 * time.Hour }) // it is looked at
 	w.says(b, v1alpha1.ConditionReleaseImageValid, "True Valid", "the HostedCluster has the image")
-	w.reaches(b, v1alpha1.PhaseReady)
-}
-
-// What is wrong with HyperShift's cluster is told, before it is ready and afterwards.
-func TestTroubleInTheControlPlane(t *testing.T) {
-	t.Parallel()
-
-	w := newWorld(t)
-	scenario.Lock()
-	t.Cleanup(func() {
-		onStage.sim.SetFaults()
-		scenario.Unlock()
-	})
-
-	w.dpuCluster("troubled", hypershift.PhaseReady)
-	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.Unsupported, Cluster: "troubled"})
-
-	b := w.bridge("troubled")
-	w.create(b)
-	w.says(b, v1alpha1.ConditionReady, "False ValidationFailed", "SupportedHostedCluster: operator only supports private clusters")
-	w.says(b, v1alpha1.ConditionHostedClusterSupported, "False UnsupportedHostedCluster", "operator only supports private clusters")
-	w.reaches(b, v1alpha1.PhaseFailed)
-
-	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.NoQuorum, Cluster: "troubled"})
-	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "")
-	w.reaches(b, v1alpha1.PhaseProvisioning)
-
-	onStage.sim.SetFaults()
-	w.reaches(b, v1alpha1.PhaseReady)
-
-	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.NoQuorum, Cluster: "troubled"})
-	w.says(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "not available any more")
-	w.reaches(b, v1alpha1.PhaseFailed)
-
-	onStage.sim.SetFaults(simulator.Fault{Kind: simulator.Degraded, Cluster: "troubled"})
-	w.says(b, v1alpha1.ConditionHostedClusterDegraded, "True UnavailableReplicas", "")
-	w.says(b, v1alpha1.ConditionReady, "False WaitingForControlPlane", "degraded")
-	w.reaches(b, v1alpha1.PhaseFailed)
-
-	onStage.sim.SetFaults()
 	w.reaches(b, v1alpha1.PhaseReady)
 }

@@ -29,14 +29,10 @@ func alone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, 
 	t.Helper()
 
 	for _, install := range install {
-		if err := install(t.Context(), env.Config); err != nil {
-			t.Fatal(err)
-		}
+		must(t, install(t.Context(), env.Config))
 	}
 
-	if err := makeNode(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, makeNode(t.Context()))
 
 	versions := `{"versions":["` + strings.Join(supported(), `","`) + `"]}`
 
@@ -250,14 +246,6 @@ func createdRows() []row {
 			name: "made", condition: condition, want: "True Created", phase: v1alpha1.PhaseProvisioning,
 			ready: v1alpha1.ReasonWaitingForInfrastructure,
 		},
-		{
-			name: "deleted by another", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.says(b, condition, "True Created", "")
-				w.delete(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "b")
-			},
-			condition: condition, want: "False Deleted", message: "was deleted, though not by this bridge", phase: v1alpha1.PhaseFailed,
-			ready: v1alpha1.ReasonAPIServerUnreachable,
-		},
 	}
 }
 
@@ -282,8 +270,11 @@ func readyRows() []row {
 	exposure, nodes, ready := v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionNodePoolReady, v1alpha1.ConditionReady
 	infrastructure, control := v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForControlPlane
 	provisioning, failed, invalid := v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed, v1alpha1.ReasonValidationFailed
-	refuse := func(condition, reason string) func(*world, *v1alpha1.DPFHCPBridge) {
-		return func(w *world, b *v1alpha1.DPFHCPBridge) { w.play(b, refusing(condition, reason)) }
+	refused := func(says, reason string) row {
+		return row{
+			name: "HyperShift says " + reason, then: func(w *world, b *v1alpha1.DPFHCPBridge) { w.play(b, refusing(says, reason)) },
+			condition: ready, want: "False ValidationFailed", message: says + ": it says " + reason, ready: invalid, phase: failed, fix: fix,
+		}
 	}
 
 	return []row{
@@ -302,7 +293,6 @@ func readyRows() []row {
 		},
 		{name: "at its address", spoil: exposed("10.4.0.3"), then: play(balancer("10.4.0.3")), condition: exposure, want: "True LoadBalancerReady", message: "10.4.0.3:6443", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
 		{name: "at a node's port", then: fix, condition: exposure, want: "True NodePortReady", message: "the API server is at 10.20.0.1:", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
-		{name: "ready", then: fix, condition: ready, want: "True ClusterReady", message: "can be used", phase: v1alpha1.PhaseReady},
 		{
 			name: "nothing is said", then: play(func(p *plane) { p.conditions = nil }), condition: ready, want: "False WaitingForControlPlane",
 			message: "has not said anything", ready: control, phase: provisioning, fix: fix,
@@ -315,22 +305,10 @@ func readyRows() []row {
 			name: "being rolled out", then: play(func(p *plane) { p.history = list{"Partial"} }), condition: ready, want: "False WaitingForControlPlane",
 			message: "is being rolled out", ready: control, phase: provisioning, fix: fix,
 		},
-		{
-			name: "HyperShift refuses the configuration", then: refuse("ValidConfiguration", "InvalidConfiguration"), condition: ready,
-			want: "False ValidationFailed", message: "ValidConfiguration: it says InvalidConfiguration", ready: invalid, phase: failed, fix: fix,
-		},
-		{
-			name: "HyperShift does not run such clusters", then: refuse("SupportedHostedCluster", "UnsupportedHostedCluster"), condition: ready,
-			want: "False ValidationFailed", message: "SupportedHostedCluster: it says UnsupportedHostedCluster", ready: invalid, phase: failed, fix: fix,
-		},
-		{
-			name: "HyperShift does not take the release", then: refuse("ValidReleaseImage", "InvalidImage"), condition: ready,
-			want: "False ValidationFailed", message: "ValidReleaseImage: it says InvalidImage", ready: invalid, phase: failed, fix: fix,
-		},
-		{
-			name: "HyperShift is blocked", then: refuse("Progressing", "Blocked"), condition: ready,
-			want: "False ValidationFailed", message: "Progressing: it says Blocked", ready: invalid, phase: failed, fix: fix,
-		},
+		refused("ValidConfiguration", "InvalidConfiguration"),
+		refused("SupportedHostedCluster", "UnsupportedHostedCluster"),
+		refused("ValidReleaseImage", "InvalidImage"),
+		refused("Progressing", "Blocked"),
 		{
 			name: "HyperShift fails", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
 				w.play(b, plane{conditions: map[string]string{"ReconciliationSucceeded": "False ReconciliationError"}})
@@ -348,6 +326,15 @@ func readyRows() []row {
 				play(says("Available", "False KubeAPIServer"))(w, b)
 			},
 			condition: ready, want: "False APIServerUnreachable", message: "not available any more", ready: "APIServerUnreachable", phase: v1alpha1.PhaseFailed, fix: fix,
+		},
+		{
+			name: "degraded", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
+				w.hyperShift(b)
+				w.reaches(b, v1alpha1.PhaseReady)
+				play(says("Degraded", "True UnavailableReplicas"))(w, b)
+			},
+			condition: v1alpha1.ConditionHostedClusterDegraded, want: "True UnavailableReplicas", message: "it says UnavailableReplicas",
+			ready: control, phase: failed, fix: fix,
 		},
 		{
 			name: "the key of etcd's Secrets is gone", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
@@ -370,8 +357,8 @@ func readyRows() []row {
 	}
 }
 
-// everyReason checks that each documented reason has a row. Those of the platform have a
-// test of their own, TestKindsComeLater.
+// everyReason checks that each documented reason has a row. Those of the platform have a test of
+// their own, TestKindsComeLater, and Deleted has TestHostedClusterIsDeletedByAnother.
 func everyReason(t *testing.T, rows []row) {
 	t.Helper()
 
@@ -385,7 +372,7 @@ func everyReason(t *testing.T, rows []row) {
 
 	for condition, reasons := range map[string][]string{
 		v1alpha1.ConditionReady:                {"ClusterReady", "WaitingForControlPlane", "WaitingForInfrastructure", "APIServerUnreachable", "ValidationFailed"},
-		v1alpha1.ConditionHostedClusterCreated: {"Created", "CreationFailed", "NotCreated", "Deleted"},
+		v1alpha1.ConditionHostedClusterCreated: {"Created", "CreationFailed", "NotCreated"},
 		v1alpha1.ConditionNodePoolReady:        {"NodesReady", "WaitingForNodes", "NodePoolCreationFailed", "NodesUnhealthy"},
 		v1alpha1.ConditionDPUClusterValid:      {"Valid", "NotFound", "NotReady", "InsufficientResources", "InUse"},
 		v1alpha1.ConditionServiceExposureReady: {

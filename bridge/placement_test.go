@@ -24,27 +24,21 @@ func TestNetworksAndPlacement(t *testing.T) {
 	w.dpuCluster("placed", hypershift.PhaseReady)
 
 	b := w.bridge("placed")
-	b.Spec.Networking = v1alpha1.Networking{
-		ClusterNetwork: []v1alpha1.ClusterNetwork{{CIDR: "10.4.0.0/16", HostPrefix: 24}},
-		MachineNetwork: []v1alpha1.Network{{CIDR: "10.6.0.0/16"}},
-	}
+	b.Spec.Networking = v1alpha1.Networking{MachineNetwork: []v1alpha1.Network{{CIDR: "10.6.0.0/16"}}}
 	b.Spec.ControlPlane = &v1alpha1.ControlPlane{
 		NodeSelector: map[string]v1alpha1.LabelValue{"zone": "a", "example.com/control-plane": ""},
 		Tolerations:  []v1alpha1.Toleration{{Key: "example.com/control-plane", Operator: "Exists"}},
-		Labels:       map[string]v1alpha1.LabelValue{"team": "dpu"}, DisabledCapabilities: []string{"Console"},
 	}
 	w.create(b)
 	w.reaches(b, v1alpha1.PhaseReady)
 
 	w.hostedHas(b, "networking", anyMap{
 		"networkType": "Other", "allocateNodeCIDRs": "Enabled",
-		"clusterNetwork": list{anyMap{"cidr": "10.4.0.0/16", "hostPrefix": int64(24)}},
+		"clusterNetwork": list{anyMap{"cidr": v1alpha1.DefaultClusterNetwork}},
 		"serviceNetwork": list{anyMap{"cidr": v1alpha1.DefaultServiceNetwork}}, "machineNetwork": list{anyMap{"cidr": "10.6.0.0/16"}},
 	})
 	w.hostedHas(b, "nodeSelector", anyMap{"zone": "a", "example.com/control-plane": ""})
 	w.hostedHas(b, "tolerations", list{anyMap{"key": "example.com/control-plane", "operator": "Exists"}})
-	w.hostedHas(b, "labels", anyMap{"team": "dpu"})
-	w.hostedHas(b, "capabilities", anyMap{"disabled": list{"Console"}})
 
 	cluster := w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, b.Name)
 	w.must(env.Client.Patch(t.Context(), cluster, merge(anyMap{"spec": anyMap{"nodeSelector": anyMap{"zone": "b", "more": "c"}}})))
@@ -52,11 +46,10 @@ func TestNetworksAndPlacement(t *testing.T) {
 
 	w.patch(b, func(b *v1alpha1.DPFHCPBridge) {
 		b.Spec.ControlPlane.NodeSelector = map[string]v1alpha1.LabelValue{"zone": "a"}
-		b.Spec.ControlPlane.Tolerations, b.Spec.ControlPlane.Labels = nil, nil
+		b.Spec.ControlPlane.Tolerations = nil
 	})
 	w.hostedHas(b, "nodeSelector", anyMap{"zone": "a"})
 	w.hostedHas(b, "tolerations", nil)
-	w.hostedHas(b, "labels", nil)
 	w.reaches(b, v1alpha1.PhaseReady)
 }
 

@@ -5,20 +5,18 @@ package bridge_test
 
 import (
 	"context"
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/pem"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +24,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
@@ -44,11 +41,8 @@ type asked struct {
 	template x509.CertificateRequest
 	usages   []certificatesv1.KeyUsage
 	signer   string
-	rsa      bool
-	// trailer is added to the request in PEM.
-	trailer string
-	// by makes the requester; nil: who ought to ask.
-	by func(t *testing.T, node string) *rest.Config
+	// groups of a node that asks to serve.
+	groups []string
 	// phase of the DPU; empty: there is none. cluster is the DPUCluster it joins.
 	phase, cluster string
 	// node is in the hosted cluster, with its addresses, and perhaps ready.
@@ -73,99 +67,35 @@ func servingOf(node string) asked {
 	a.serving, a.node, a.signer = true, true, certificatesv1.KubeletServingSignerName
 	a.usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	a.template.DNSNames, a.template.IPAddresses = []string{node}, []net.IP{net.IPv4(10, 9, 8, 7)}
-	a.addresses = []string{"10.9.8.7", node}
+	a.addresses, a.groups = []string{"10.9.8.7", node}, []string{"system:nodes"}
 
 	return a
 }
 
-// TestRequests has a row for each reason to approve a request or not, through the API server
-// and the controller; what is approved, Kubernetes signs.
+// What a request is held against is what there is in both clusters; what is approved,
+// Kubernetes signs. TestOneThingIsEnoughToRefuse has all reasons.
 func TestRequests(t *testing.T) {
-	stranger := func(t *testing.T, _ string) *rest.Config { t.Helper(); return env.User(t, "stranger") }
-	another := func(t *testing.T, _ string) *rest.Config {
-		t.Helper()
-		return env.User(t, "node-of-another-kind", "system:nodes") // the API server itself lets no other Node ask
-	}
-	mighty := func(t *testing.T, node string) *rest.Config {
-		t.Helper()
-
-		return env.User(t, "system:node:"+node, "system:nodes", "system:masters")
-	}
-
 	tests := map[string]struct {
 		serving bool
 		change  func(a *asked, node string)
 		want    string
 	}{
-		"client": {want: approved},
-		"client with an RSA key": {want: approved, change: func(a *asked, _ string) {
-			a.rsa, a.usages = true, append(a.usages, certificatesv1.UsageKeyEncipherment)
-		}},
-		"client of a node not ready": {want: approved, change: func(a *asked, _ string) { a.node = true }},
-		"serving":                    {serving: true, want: approved},
-		"serving when ready":         {serving: true, want: approved, change: func(a *asked, _ string) { a.phase, a.ready = "Ready", true }},
-		"serving when released":      {serving: true, want: approved, change: func(a *asked, _ string) { a.phase = "Node Effect Removal" }},
-
-		"more than one block": {want: csr.ReasonRequest, change: func(a *asked, _ string) { a.trailer = "and more" }},
-		"asked by a stranger": {want: csr.ReasonRequester, change: func(a *asked, _ string) { a.by = stranger }},
-		"asked by the node itself": {want: csr.ReasonRequester, change: func(a *asked, _ string) {
-			a.by = func(t *testing.T, node string) *rest.Config {
-				t.Helper()
-				return env.User(t, "system:node:"+node, "system:nodes")
-			}
-		}},
-		"serving of another node":  {serving: true, want: csr.ReasonRequester, change: func(a *asked, _ string) { a.by = another }},
-		"serving with more groups": {serving: true, want: csr.ReasonRequester, change: func(a *asked, _ string) { a.by = mighty }},
-		"usage too many": {want: csr.ReasonUsages, change: func(a *asked, _ string) {
-			a.usages = append(a.usages, certificatesv1.UsageServerAuth)
-		}},
-		"usage of RSA without it": {want: csr.ReasonUsages, change: func(a *asked, _ string) {
-			a.usages = append(a.usages, certificatesv1.UsageKeyEncipherment)
-		}},
-		"serving as a client": {serving: true, want: csr.ReasonUsages, change: func(a *asked, _ string) {
-			a.usages = append(a.usages, certificatesv1.UsageClientAuth)
-		}},
-		"other organisation": {want: csr.ReasonOrganization, change: func(a *asked, _ string) {
-			a.template.Subject.Organization = []string{"system:masters"}
-		}},
-		"two organisations": {want: csr.ReasonOrganization, change: func(a *asked, _ string) {
-			a.template.Subject.Organization = []string{"system:nodes", "system:masters"}
-		}},
-		"no node's name": {want: csr.ReasonCommonName, change: func(a *asked, node string) { a.template.Subject.CommonName = node }},
-		"empty name":     {want: csr.ReasonCommonName, change: func(a *asked, _ string) { a.template.Subject.CommonName = "system:node:" }},
-		"more in the subject": {want: csr.ReasonSubject, change: func(a *asked, _ string) {
-			a.template.Subject.OrganizationalUnit = []string{"more"}
-		}},
-		"extension": {want: csr.ReasonExtension, change: func(a *asked, _ string) {
-			a.template.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}
-		}},
-		"client with alternative names": {want: csr.ReasonAlternatives, change: func(a *asked, node string) {
-			a.template.DNSNames = []string{node}
-		}},
-		"serving with an e-mail address": {serving: true, want: csr.ReasonAlternatives, change: func(a *asked, _ string) {
-			a.template.EmailAddresses = []string{"a@example.com"}
-		}},
-		"serving without its name": {serving: true, want: csr.ReasonAlternatives, change: func(a *asked, _ string) {
-			a.template.DNSNames = nil
-		}},
-		"serving at loopback": {serving: true, want: csr.ReasonAlternatives, change: func(a *asked, _ string) {
-			a.template.IPAddresses, a.addresses = []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"127.0.0.1"}
+		"client":  {want: approved},
+		"serving": {serving: true, want: approved},
+		"serving with more groups": {serving: true, want: csr.ReasonRequester, change: func(a *asked, _ string) {
+			a.groups = append(a.groups, "system:masters")
 		}},
 		"no DPU":                 {want: csr.ReasonDPUNotFound, change: func(a *asked, _ string) { a.phase = "" }},
 		"DPU of another cluster": {want: csr.ReasonDPUElsewhere, change: func(a *asked, _ string) { a.cluster = "others" }},
 		"DPU not there yet":      {want: csr.ReasonDPUPhase, change: func(a *asked, _ string) { a.phase = "OS Installing" }},
-		"DPU ready, joining":     {want: csr.ReasonDPUPhase, change: func(a *asked, _ string) { a.phase = "Ready" }},
-		"serving, DPU in error":  {serving: true, want: csr.ReasonDPUPhase, change: func(a *asked, _ string) { a.phase = "Error" }},
 		"node ready already":     {want: csr.ReasonNodeReady, change: func(a *asked, _ string) { a.node, a.ready = true, true }},
 		"serving, no node":       {serving: true, want: csr.ReasonNodeNotFound, change: func(a *asked, _ string) { a.node = false }},
-		"serving, address of nobody": {serving: true, want: csr.ReasonAddressUnknown, change: func(a *asked, _ string) {
-			a.template.IPAddresses = append(a.template.IPAddresses, net.IPv4(10, 9, 9, 9))
-		}},
 		"serving, name of nobody": {serving: true, want: csr.ReasonAddressUnknown, change: func(a *asked, _ string) {
 			a.template.DNSNames = append(a.template.DNSNames, "api.example.com")
 		}},
 		"serving, address of another": {serving: true, want: csr.ReasonAddressTaken, change: func(a *asked, _ string) {
-			a.template.IPAddresses, a.addresses, a.other = []net.IP{net.IPv4(10, 1, 1, 1)}, []string{"10.1.1.1"}, []string{"10.1.1.1"}
+			a.template.IPAddresses, a.addresses = []net.IP{net.ParseIP("2001:db8::7")}, []string{"2001:db8::7"}
+			a.other = []string{"2001:0db8:0::0007"}
 		}},
 	}
 
@@ -196,9 +126,7 @@ func (w *workers) prepare(t *testing.T, node string, a asked) {
 
 	if a.phase != "" {
 		at := types.NamespacedName{Namespace: w.dpus.Namespace, Name: a.cluster}
-		if err := w.sim.SetDPU(t.Context(), at, node, a.phase); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.sim.SetDPU(t.Context(), at, node, a.phase))
 	}
 
 	if a.node {
@@ -210,13 +138,11 @@ func (w *workers) prepare(t *testing.T, node string, a asked) {
 	}
 }
 
-func makeWorker(t *testing.T, name string, addresses []string, ready bool) {
+func makeWorker(t *testing.T, name string, addresses []string, ready bool) *corev1.Node {
 	t.Helper()
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := env.Client.Create(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), node))
 
 	t.Cleanup(func() {
 		if err := env.Client.Delete(context.Background(), node); err != nil {
@@ -240,66 +166,42 @@ func makeWorker(t *testing.T, name string, addresses []string, ready bool) {
 
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
 
-	if err := env.Client.Status().Update(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Status().Update(t.Context(), node))
+
+	return node
 }
 
 // ask sends a row's request, by who asks.
 func (w *workers) ask(t *testing.T, node string, a asked) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 
-	var who *rest.Config
-
-	switch {
-	case a.by != nil:
-		who = a.by(t, node)
-	case a.serving:
-		who = env.User(t, "system:node:"+node, "system:nodes")
-	default:
-		who = env.ServiceAccount(t, workersNamespace, workersAccount)
+	who := env.ServiceAccount(t, workersNamespace, workersAccount)
+	if a.serving {
+		who = env.User(t, "system:node:"+node, a.groups...)
 	}
 
 	requester, err := client.New(who, client.Options{Scheme: env.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	object := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: append(encode(t, a), a.trailer...), SignerName: a.signer, Usages: a.usages,
+			Request: encode(t, &a.template), SignerName: a.signer, Usages: a.usages,
 		},
 	}
-	if err := requester.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	must(t, requester.Create(t.Context(), object))
 
 	return object
 }
 
-func encode(t *testing.T, a asked) []byte {
+func encode(t *testing.T, template *x509.CertificateRequest) []byte {
 	t.Helper()
 
-	var (
-		key crypto.Signer
-		err error
-	)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
 
-	if a.rsa {
-		key, err = rsa.GenerateKey(rand.Reader, 2048)
-	} else {
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	der, err := x509.CreateCertificateRequest(rand.Reader, &a.template, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	must(t, err)
 
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
@@ -345,9 +247,7 @@ func (w *workers) toldOf(t *testing.T, name string) string {
 		out []string
 	)
 
-	if err := env.Client.List(t.Context(), &all, client.InNamespace(w.bridge.Namespace)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.List(t.Context(), &all, client.InNamespace(w.bridge.Namespace)))
 
 	for _, e := range all.Items {
 		if strings.Contains(e.Note, name) {
@@ -358,8 +258,8 @@ func (w *workers) toldOf(t *testing.T, name string) string {
 	return strings.Join(out, "\n")
 }
 
-// A request that waits for its DPU or node is approved when they are there; those of other
-// signers are nobody's here.
+// A request that waits for its DPU or node is approved when they are there, if nobody has denied
+// it; those of other signers are nobody's here.
 func TestRequestsThatWait(t *testing.T) {
 	w := newWorkers(t, approve(t))
 
@@ -374,9 +274,15 @@ func TestRequestsThatWait(t *testing.T) {
 	first := w.ask(t, "dpu-early", early)
 	w.want(t, first, csr.ReasonDPUPhase)
 
-	if err := w.sim.SetDPU(t.Context(), w.dpus, "dpu-early", joins); err != nil {
-		t.Fatal(err)
-	}
+	denied := w.ask(t, "dpu-early", early)
+	w.want(t, denied, csr.ReasonDPUPhase)
+
+	denied.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: "ByHand", LastUpdateTime: metav1.Now(),
+	}}
+	must(t, env.Client.SubResource("approval").Update(t.Context(), denied))
+
+	must(t, w.sim.SetDPU(t.Context(), w.dpus, "dpu-early", joins))
 
 	w.want(t, first, approved)
 
@@ -388,9 +294,52 @@ func TestRequestsThatWait(t *testing.T) {
 
 	w.look(t, untouched)
 
+	if logged.has(denied.Name) {
+		t.Error("a request that somebody has denied was tried to be approved")
+	}
+
 	if !csr.Pending(untouched) || w.toldOf(t, untouched.Name) != "" {
 		t.Errorf("a request of another signer was touched: %+v %s", untouched.Status.Conditions, w.toldOf(t, untouched.Name))
 	}
+}
+
+// Heartbeats of nodes have no bridge looked at. Another kubeconfig ends the watches by the old one,
+// and so does the bridge's end.
+func TestWatchesOfAHostedCluster(t *testing.T) {
+	beside := approve(t)
+	w := newWorkers(t, beside)
+	node := makeWorker(t, "dpu-beats", []string{"10.7.7.7"}, false)
+
+	w.eventually(t, "its requests and nodes are watched", func() bool { return beside.watches.Load() == 2 })
+
+	const beats = 20
+
+	before := beside.passes.Load()
+
+	for beat := range beats {
+		node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(time.Now().Add(time.Duration(beat) * time.Second))
+		must(t, env.Client.Status().Update(t.Context(), node))
+
+		time.Sleep(lookAt)
+	}
+
+	// Some passes are of what came before.
+	if passes := beside.passes.Load() - before; passes > beats/2 {
+		t.Errorf("%d passes for %d heartbeats", passes, beats)
+	}
+
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = w.bridge.Namespace, "c1-admin-kubeconfig"
+	w.look(t, secret)
+	secret.Data["kubeconfig"] = append(secret.Data["kubeconfig"], "\n# rotated\n"...)
+
+	must(t, env.Client.Update(t.Context(), secret))
+
+	w.eventually(t, "it is watched by the other kubeconfig", func() bool { return beside.begun.Load() == 4 })
+
+	must(t, env.Client.Delete(t.Context(), w.bridge))
+
+	w.eventually(t, "nothing is watched", func() bool { return beside.watches.Load() == 0 })
 }
 
 // Whoever may write Secrets can't have the operator run programs or read files, nor lead it
@@ -418,11 +367,11 @@ func TestKubeconfigOfOthers(t *testing.T) {
 		"somebody else's": {want: "it is not HyperShift's", spoil: func(s *corev1.Secret) { s.OwnerReferences = nil }},
 	}
 
-	sim := approve(t)
+	beside := approve(t)
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorkers(t, sim)
+			w := newWorkers(t, beside)
 			node := "dpu-" + strings.NewReplacer(" ", "-", "'", "").Replace(name)
 
 			secret := &corev1.Secret{}
@@ -432,9 +381,7 @@ func TestKubeconfigOfOthers(t *testing.T) {
 			good := secret.DeepCopy()
 			test.spoil(secret)
 
-			if err := env.Client.Update(t.Context(), secret); err != nil {
-				t.Fatal(err)
-			}
+			must(t, env.Client.Update(t.Context(), secret))
 
 			a := clientOf(node)
 			w.prepare(t, node, a)
@@ -448,9 +395,7 @@ func TestKubeconfigOfOthers(t *testing.T) {
 			}
 
 			good.ResourceVersion = secret.ResourceVersion
-			if err := env.Client.Update(t.Context(), good); err != nil {
-				t.Fatal(err)
-			}
+			must(t, env.Client.Update(t.Context(), good))
 
 			w.want(t, object, approved)
 		})

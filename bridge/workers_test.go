@@ -5,10 +5,13 @@ package bridge_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
@@ -67,9 +71,7 @@ func (j *journal) has(words ...string) bool {
 func furnish(t *testing.T) {
 	t.Helper()
 
-	if err := crds.Install(t.Context(), env.Config); err != nil {
-		t.Fatal(err)
-	}
+	must(t, crds.Install(t.Context(), env.Config))
 
 	for name, subject := range map[string]rbacv1.Subject{
 		"workers":  {Kind: rbacv1.ServiceAccountKind, Namespace: workersNamespace, Name: workersAccount},
@@ -87,6 +89,49 @@ func furnish(t *testing.T) {
 	}
 }
 
+// approver is HyperShift, and what an Approver does beside it: it counts its passes, each of
+// which reads the kubeconfig, the watches of hosted clusters that it began, and those that are open.
+type approver struct {
+	client.Reader
+
+	sim                    *simulator.Sim
+	passes, begun, watches atomic.Int64
+}
+
+func (a *approver) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, is := object.(*corev1.Secret); is {
+		a.passes.Add(1)
+	}
+
+	return a.Reader.Get(ctx, key, object, options...)
+}
+
+func (a *approver) transport(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err == nil && r.URL.Query().Has("watch") {
+			a.begun.Add(1)
+			a.watches.Add(1)
+			answer.Body = &ending{ReadCloser: answer.Body, end: sync.OnceFunc(func() { a.watches.Add(-1) })}
+		}
+
+		return answer, err
+	})
+}
+
+// ending is an answer whose end is noticed.
+type ending struct {
+	io.ReadCloser
+
+	end func()
+}
+
+func (e *ending) Close() error {
+	e.end()
+
+	return e.ReadCloser.Close()
+}
+
 // workers is a bridge with a hosted cluster, whose workers ask for certificates.
 type workers struct {
 	t      *testing.T
@@ -97,26 +142,29 @@ type workers struct {
 
 // approve runs HyperShift and an Approver until the test ends: one that runs alone, as the
 // API server is every hosted cluster, too.
-func approve(t *testing.T) *simulator.Sim {
+func approve(t *testing.T) *approver {
 	t.Helper()
 	furnish(t)
 
-	sim := hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supported()})
+	out := &approver{}
+	out.sim = hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supported()})
 
 	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
+		out.Reader = mgr.GetAPIReader()
+
 		return (&csr.Approver{
-			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
+			Client: mgr.GetClient(), Live: out, Transport: out.transport, Recorder: mgr.GetEventRecorder("hyperfleet"),
 			Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		}).SetupWithManager(mgr)
 	})
 
-	return sim
+	return out
 }
 
-func newWorkers(t *testing.T, sim *simulator.Sim) *workers {
+func newWorkers(t *testing.T, beside *approver) *workers {
 	t.Helper()
 
-	w := &workers{t: t, sim: sim}
+	w := &workers{t: t, sim: beside.sim}
 	namespace, dpf := newNamespace(t), newNamespace(t)
 	w.dpus = types.NamespacedName{Namespace: dpf, Name: "dpus"}
 	w.bridge = &v1alpha1.DPFHCPBridge{
@@ -188,9 +236,7 @@ func (w *workers) comesUp() {
 		LastTransitionTime: metav1.Now(),
 	}}
 
-	if err := env.Client.Status().Update(w.t.Context(), w.bridge); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, env.Client.Status().Update(w.t.Context(), w.bridge))
 }
 
 func (w *workers) create(objects ...client.Object) {

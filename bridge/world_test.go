@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,11 +57,10 @@ const (
 // The API server and the image registry of this package's tests. Tests keep apart by
 // namespace, and by address.
 var (
-	env      *kube.Env
-	images   *registry.Server
-	served   *httptest.Server
-	onStage  stage
-	scenario sync.Mutex // held by tests that set faults
+	env     *kube.Env
+	images  *registry.Server
+	served  *httptest.Server
+	onStage stage
 )
 
 func TestMain(m *testing.M) {
@@ -106,9 +106,7 @@ func (s *stage) enter(t testing.TB) {
 	defer s.mu.Unlock()
 
 	if s.tests == 0 {
-		if err := s.fill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.fill())
 	}
 
 	s.tests++
@@ -277,9 +275,7 @@ func newNamespace(t testing.TB) string {
 	t.Helper()
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
-	if err := env.Client.Create(t.Context(), namespace); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), namespace))
 
 	return namespace.Name
 }
@@ -298,7 +294,6 @@ func (w *world) clear() {
 		return env.Client.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) == 0
 	})
 
-	// What HyperShift leaves to its owner's end is collected a little later.
 	w.eventually("nothing is left", func() bool { return len(w.made()) == 0 })
 
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
@@ -307,7 +302,8 @@ func (w *world) clear() {
 	}
 }
 
-// made lists what there is of the world's bridges.
+// made lists what there is of the world's bridges, but for what Kubernetes collects: its collector
+// looks for new kinds, such as HyperShift's, twice a minute.
 func (w *world) made() []string {
 	w.t.Helper()
 
@@ -324,11 +320,26 @@ func (w *world) made() []string {
 		}
 
 		for i := range list.Items {
-			out = append(out, list.Items[i].GetKind()+" "+client.ObjectKeyFromObject(&list.Items[i]).String())
+			if object := &list.Items[i]; !ownerless(object) {
+				out = append(out, object.GetKind()+" "+client.ObjectKeyFromObject(object).String())
+			}
 		}
 	}
 
 	return out
+}
+
+// ownerless says whether an owner of an object is gone.
+func ownerless(object *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
+		owner := &unstructured.Unstructured{}
+		owner.SetAPIVersion(ref.APIVersion)
+		owner.SetKind(ref.Kind)
+
+		err := env.Client.Get(context.Background(), client.ObjectKey{Namespace: object.GetNamespace(), Name: ref.Name}, owner)
+
+		return apierrors.IsNotFound(err) || err == nil && owner.GetUID() != ref.UID
+	})
 }
 
 func (w *world) secret(name, key, value string) *corev1.Secret {
@@ -388,9 +399,7 @@ func (w *world) create(object client.Object) {
 func (w *world) must(err error) {
 	w.t.Helper()
 
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 func (w *world) eventually(what string, check func() bool) {
@@ -492,5 +501,13 @@ func (w *world) warned(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
 		w.eventually("event "+reason, told)
 	} else if told() {
 		w.t.Errorf("event %s was told", reason)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
 	}
 }

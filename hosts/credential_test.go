@@ -53,14 +53,10 @@ func (w *world) brought(name string) (string, client.Client) {
 	text := w.hosts[name].Payload("kubeconfig")
 
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(text[:strings.LastIndex(strings.TrimSpace(text), "\n")]))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	out, err := client.New(config, client.Options{Scheme: env.Scheme})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	return text, out
 }
@@ -78,9 +74,7 @@ func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 	_, node := w.brought(name)
 
 	who := &authenticationv1.SelfSubjectReview{}
-	if err := node.Create(t.Context(), who); err != nil {
-		t.Fatal(err)
-	}
+	w.must(node.Create(t.Context(), who))
 
 	if diff := cmp.Diff([]string{"system:node:" + name, "system:nodes"}, append([]string{who.Status.UserInfo.Username}, who.Status.UserInfo.Groups[0])); diff != "" {
 		t.Errorf("the holder is another one: %s", diff)
@@ -88,9 +82,7 @@ func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 
 	for _, node := range []string{name, other} {
 		_, as := w.brought(node)
-		if err := as.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil {
-			t.Fatal(err)
-		}
+		w.must(as.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 
 		t.Cleanup(func() { _ = env.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) })
 	}
@@ -201,9 +193,7 @@ func TestCredentialsThatAreNotMade(t *testing.T) {
 	base := m.DeepCopy()
 	m.Spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"}
 
-	if err := env.Client.Patch(t.Context(), m, client.MergeFrom(base)); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Patch(t.Context(), m, client.MergeFrom(base)))
 
 	w.eventually("the host has the named one", func() string {
 		if text := w.hosts[name].Payload("kubeconfig"); !strings.HasPrefix(text, kubeconfig) || w.get(name).Status.NodeCredential != nil {
@@ -267,9 +257,7 @@ func TestKeysOfHostsAreInNoObject(t *testing.T) {
 	key := strings.Split(string(config.AuthInfos["hyperfleet"].ClientKeyData), "\n")[1]
 
 	var requests certificatesv1.CertificateSigningRequestList
-	if err := env.Client.List(t.Context(), &requests); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.List(t.Context(), &requests))
 
 	ours := slices.DeleteFunc(requests.Items, func(r certificatesv1.CertificateSigningRequest) bool {
 		return !strings.HasPrefix(r.Name, "hyperfleet-"+name+"-")

@@ -55,9 +55,7 @@ func (w *world) kubeconfig(config *rest.Config) {
 	w.t.Helper()
 
 	data, err := kubeproc.Kubeconfig(config)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: nodesKubeconfig}, Data: map[string][]byte{"kubeconfig": data},
@@ -68,18 +66,14 @@ func (w *world) kubeconfig(config *rest.Config) {
 		err = env.Client.Update(w.t.Context(), secret)
 	}
 
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 }
 
 func (w *world) delete(obj client.Object) {
 	w.t.Helper()
 	obj.SetNamespace(w.namespace)
 
-	if err := env.Client.Delete(w.t.Context(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Delete(w.t.Context(), obj))
 }
 
 func (w *world) deleteHost(name string) {
@@ -169,9 +163,7 @@ func (w *world) lets(budget, pod string) {
 		}
 
 		of := &policyv1.PodDisruptionBudget{}
-		if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: budget}, of); err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: budget}, of))
 
 		if of.Status.DisruptionsAllowed == 0 {
 			env.Budget(w.t, w.namespace, budget, 1)

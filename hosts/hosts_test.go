@@ -31,9 +31,7 @@ func (w *world) plan() linuxplan.Config {
 	w.t.Helper()
 
 	out, err := linux.Load(w.cfg.Linux, os.ReadFile)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	return out
 }
@@ -46,9 +44,7 @@ func (w *world) planOf(name string) plan.Plan {
 	cfg.NodeName, cfg.Kubeconfig = name, log.NewSecret(kubeconfig)
 
 	out, err := linuxplan.Render(cfg)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	return out
 }
@@ -214,13 +210,8 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 	w.hosts["rack-00"].Inject(machost.Fault{Label: "agent", What: machost.Fail})
 	w.restart("agent bad")
 
-	w.eventually("fail", func() string {
-		m := w.get("rack-00")
-		if m.Status.FailureReason != infrav1.FailureUpdateExceededRetries || m.Status.Phase != infrav1.HostFailed || m.Status.Ready {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-00", "fail", func(m *infrav1.LinuxMachine) bool {
+		return m.Status.FailureReason != infrav1.FailureUpdateExceededRetries || m.Status.Phase != infrav1.HostFailed || m.Status.Ready
 	})
 
 	if m := w.get("rack-00"); int(m.Status.UpdateAttempts) != w.cfg.MaxUpdateAttempts || !strings.Contains(m.Status.FailureMessage, "agent") {
@@ -239,22 +230,6 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 		t.Errorf("%d scripts more", after-runs)
 	}
 
-	w.hosts["rack-00"].Fix()
-
-	// By hand.
-	w.note("rack-00", func(s *infrav1.LinuxMachineStatus) { s.FailureReason = "" })
-	w.converged(1)
-
-	// By another configuration.
-	w.hosts["rack-00"].Inject(machost.Fault{Label: "agent", What: machost.Fail})
-	w.restart("agent worse")
-	w.eventually("fail again", func() string {
-		if m := w.get("rack-00"); m.Status.FailureReason == "" {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
-	})
 	w.hosts["rack-00"].Fix()
 	w.restart("agent well")
 	w.converged(1)
@@ -309,54 +284,6 @@ func TestKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// Each part that is hashed is brought to a host that lacks it, and nothing else but what
-// has to follow it: a part that the drift path left out would be missing here.
-func TestEveryHashedPartIsAppliedOnDrift(t *testing.T) {
-	t.Parallel()
-
-	// One part at each host, a few hosts at a time.
-	const few = 4
-
-	w := newWorld(t, few, rollout(few))
-	w.start()
-	w.converged(few)
-
-	digests := w.planOf("rack-00").Digests()
-	for some := range slices.Chunk(digests, few) {
-		before := map[string]int{}
-
-		for i, digest := range some {
-			name := fmt.Sprintf("rack-%02d", i)
-			before[name] = len(w.runs(name))
-
-			w.note(name, func(s *infrav1.LinuxMachineStatus) {
-				s.HostConfigHash = "older"
-				s.Parts = slices.DeleteFunc(s.Parts, func(part infrav1.HostPart) bool { return part.Label == digest.Label })
-			})
-		}
-
-		w.converged(few)
-
-		for i, digest := range some {
-			name := fmt.Sprintf("rack-%02d", i)
-			p := w.planOf(name)
-
-			var want []string
-			for _, part := range p.DriftSteps(digest.Label) {
-				want = append(want, part.Label)
-			}
-
-			if diff := cmp.Diff(want, w.runs(name)[before[name]:]); diff != "" || !slices.Contains(want, digest.Label) {
-				t.Errorf("%s: %s", digest.Label, diff)
-			}
-
-			if diff := cmp.Diff(p.Digests(), partsOf(w.get(name))); diff != "" {
-				t.Errorf("%s: %s", digest.Label, diff)
-			}
-		}
-	}
-}
-
 // A host that by its record needs nothing is asked all the same before it is called
 // converged: a push that was cut off at its end was never looked at.
 func TestNothingToPushIsStillLookedAt(t *testing.T) {
@@ -404,35 +331,6 @@ func TestLostPartsAreRepaired(t *testing.T) {
 	}
 }
 
-// A paused fleet gets nothing; one that goes on, all.
-func TestPausedFleet(t *testing.T) {
-	t.Parallel()
-
-	w := newWorld(t, 3, rollout(3))
-	w.start()
-	old := w.converged(3)
-	w.patchFleet(func(s *infrav1.HostFleetSpec) { s.Paused = true })
-	w.restart("agent two")
-
-	w.eventually("pause", func() string {
-		f := w.fleet()
-		if f.Status.Drifted != 3 || f.Status.HostConfigHash == old || !reasonIs(f.Status.Conditions, infrav1.ConditionRolledOut, "Paused") {
-			return fmt.Sprintf("%+v", f.Status)
-		}
-
-		return ""
-	})
-
-	for _, m := range w.all() {
-		if m.Status.HostConfigHash != old || !m.Status.Ready {
-			t.Errorf("%s: %+v", m.Name, m.Status)
-		}
-	}
-
-	w.patchFleet(func(s *infrav1.HostFleetSpec) { s.Paused = false })
-	w.converged(3)
-}
-
 func reasonIs(conditions []metav1.Condition, condition, reason string) bool {
 	c := meta.FindStatusCondition(conditions, condition)
 
@@ -446,17 +344,11 @@ func TestDeletedInTheMiddle(t *testing.T) {
 	w := newWorld(t, 1, rollout(1))
 	w.hold("tailscale")
 	w.start()
-	w.eventually("hang", func() string {
-		if m := w.get("rack-00"); m.Status.Push == nil || m.Status.Phase != infrav1.HostBootstrapping {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-00", "hang", func(m *infrav1.LinuxMachine) bool {
+		return m.Status.Push == nil || m.Status.Phase != infrav1.HostBootstrapping
 	})
 
-	if err := env.Client.Delete(t.Context(), w.get("rack-00")); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Delete(t.Context(), w.get("rack-00")))
 
 	w.eventually("go", func() string {
 		if left := w.all(); len(left) > 0 {
@@ -514,9 +406,7 @@ func passWithoutDrift(t *testing.T, n int) {
 			m.Status.NodeCredential = &infrav1.HostNodeCredential{From: metav1.Now(), Until: ago(-time.Hour)}
 		}
 
-		if err := env.Client.Status().Update(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		w.must(env.Client.Status().Update(t.Context(), m))
 	}
 
 	w.configureMacs()
@@ -555,9 +445,7 @@ func (w *world) macsAtRest(n int) {
 	w.t.Helper()
 
 	programs, err := mac.Load(w.cfg.Mac, os.ReadFile)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	none := infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}
 	w.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: "macs"}, Spec: infrav1.HostFleetSpec{
@@ -577,8 +465,6 @@ func (w *world) macsAtRest(n int) {
 		m.Status.Bootstrapped, m.Status.SSHHostKey, m.Status.OSVersion = true, "SHA256:x", "15.3.1"
 		m.Status.HostConfigHash, m.Status.LastProbeTime = mac.New(mac.Options{Fleet: programs}).Hash(), new(metav1.Now())
 
-		if err := env.Client.Status().Update(w.t.Context(), m); err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(env.Client.Status().Update(w.t.Context(), m))
 	}
 }

@@ -271,9 +271,7 @@ func TestScalewayKeysNameTheirServer(t *testing.T) {
 
 	allow := func(servers string) {
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, hfv1.AnnotationAllowedServers, servers)
-		if err := env.Client.Patch(t.Context(), secret, client.RawPatch(types.MergePatchType, patch)); err != nil {
-			t.Fatal(err)
-		}
+		w.must(env.Client.Patch(t.Context(), secret, client.RawPatch(types.MergePatchType, patch)))
 	}
 
 	allow("api.scaleway.com")

@@ -122,9 +122,7 @@ func (w *macWorld) secret(name string, data map[string]string) {
 	w.t.Helper()
 
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, StringData: data}
-	if err := env.Client.Create(w.t.Context(), object); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Create(w.t.Context(), object))
 }
 
 // machine makes a machine.
@@ -143,18 +141,14 @@ func (w *macWorld) machine(name string, change func(*infrav1.ScalewayAppleSilico
 		change(&object.Spec)
 	}
 
-	if err := env.Client.Create(w.t.Context(), object); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Create(w.t.Context(), object))
 }
 
 func (w *macWorld) get(name string) *infrav1.ScalewayAppleSiliconMachine {
 	w.t.Helper()
 
 	var object infrav1.ScalewayAppleSiliconMachine
-	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &object); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &object))
 
 	return &object
 }
@@ -165,9 +159,7 @@ func (w *macWorld) do(name string, run func(context.Context, *infrav1.ScalewayAp
 	steps := []step.Step[*infrav1.ScalewayAppleSiliconMachine]{{Condition: infrav1.ConditionProvisioned, Run: run}}
 
 	operator, err := env.ClientAs("hyperfleet-hosts")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	_, err = step.Run(w.t.Context(), &step.Runner{Client: operator, Controller: "mac", Clock: w.clock}, object, steps, object)
 	if err != nil {
@@ -202,9 +194,7 @@ func (w *macWorld) note(name string, change func(*infrav1.ScalewayAppleSiliconMa
 	object := w.get(name)
 	change(&object.Status)
 
-	if err := env.Client.Status().Update(w.t.Context(), object); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Status().Update(w.t.Context(), object))
 }
 
 // want checks what a pass came to.
@@ -242,6 +232,14 @@ func (w *macWorld) servers(want int) []sim.Server {
 	return got
 }
 
+func (w *macWorld) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func names(servers []sim.Server) []string {
 	var out []string
 	for _, s := range servers {
@@ -258,35 +256,23 @@ func TestMacThatWasPushedToIsReadAgain(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t, 0, infrav1.HostRollout{})
-	w.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: "macs"}, Spec: infrav1.HostFleetSpec{HostKind: mac.Name}})
-	box := &infrav1.ScalewayAppleSiliconMachine{
-		ObjectMeta: metav1.ObjectMeta{Name: "box"},
-		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
-			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
-			SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
-			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
-		},
-	}
-	w.create(box)
+	w.macFleet(infrav1.HostFleetSpec{})
+
+	box := &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "box"}}
+	w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(box), box))
 
 	box.Status.Push = &infrav1.HostPush{Hash: "h", What: "Update", Started: metav1.Now()}
-	if err := env.Client.Status().Update(t.Context(), box); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Status().Update(t.Context(), box))
 
 	w.start()
 
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(box), box); err != nil {
-			t.Fatal(err)
-		}
+	w.eventually("a pass goes on", func() string {
+		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(box), box))
 
 		if meta.IsStatusConditionFalse(box.Status.Conditions, infrav1.ConditionProvisioned) {
-			return
+			return ""
 		}
 
-		if time.Now().After(deadline) {
-			t.Fatalf("conditions are %v", box.Status.Conditions)
-		}
-	}
+		return fmt.Sprint(box.Status.Conditions)
+	})
 }

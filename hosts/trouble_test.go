@@ -31,13 +31,8 @@ func TestUnreachableIsNoRefusal(t *testing.T) {
 	w.hosts["rack-00"].SetDown(true)
 	w.restart("agent two")
 
-	w.eventually("notice", func() string {
-		m := w.get("rack-00")
-		if m.Status.ContactAttempts < 2 || m.Status.UnreachableSince == nil || w.fleet().Status.Unreachable != 1 {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-00", "notice", func(m *infrav1.LinuxMachine) bool {
+		return m.Status.ContactAttempts < 2 || m.Status.UnreachableSince == nil || w.fleet().Status.Unreachable != 1
 	})
 
 	if m := w.get("rack-00"); m.Status.UpdateAttempts != 0 || m.Status.FailureReason != "" || m.Status.ContactReason != "Unreachable" || m.Status.Ready {
@@ -61,20 +56,13 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 	w.converged(1)
 
 	host := w.hosts["rack-00"]
-	if err := host.ChangeKey(); err != nil {
-		t.Fatal(err)
-	}
+	w.must(host.ChangeKey())
 
 	runs := len(host.Runs())
 	w.restart("agent two")
 
-	w.eventually("refuse", func() string {
-		m := w.get("rack-00")
-		if m.Status.FailureReason != infrav1.FailureHostKeyChanged || m.Status.Phase != infrav1.HostFailed {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-00", "refuse", func(m *infrav1.LinuxMachine) bool {
+		return m.Status.FailureReason != infrav1.FailureHostKeyChanged || m.Status.Phase != infrav1.HostFailed
 	})
 
 	if after := len(host.Runs()); after != runs {
@@ -117,13 +105,8 @@ func TestKnownHostKeys(t *testing.T) {
 		"rack-00": "Known", "rack-01": infrav1.FailureHostKeyChanged, "rack-02": infrav1.ReasonHostKeyUnknown,
 		"rack-03": "Certified", "rack-04": "HostCertificateRefused",
 	} {
-		w.eventually(name, func() string {
-			m := w.get(name)
-			if !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, reason) {
-				return fmt.Sprintf("%+v", m.Status)
-			}
-
-			return ""
+		w.waitWhile(name, name, func(m *infrav1.LinuxMachine) bool {
+			return !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, reason)
 		})
 	}
 
@@ -142,24 +125,15 @@ func TestKnownHostKeys(t *testing.T) {
 	}
 
 	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = infrav1.HostKeyAcceptNew })
-	w.eventually("its first key counts now", func() string {
-		m := w.get("rack-02")
-		if !m.Status.Bootstrapped || !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, "TrustedOnFirstUse") {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-02", "its first key counts now", func(m *infrav1.LinuxMachine) bool {
+		return !m.Status.Bootstrapped || !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, "TrustedOnFirstUse")
 	})
 
 	// Its key is on record: whatever is said of unknown ones is not about it.
 	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = "" })
 	w.restart("agent two")
-	w.eventually("it goes on", func() string {
-		if m := w.get("rack-02"); m.Status.ObservedGeneration != m.Generation || m.Status.HostConfigHash != linux.New(w.plan()).Hash() {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-02", "it goes on", func(m *infrav1.LinuxMachine) bool {
+		return m.Status.ObservedGeneration != m.Generation || m.Status.HostConfigHash != linux.New(w.plan()).Hash()
 	})
 }
 
@@ -168,18 +142,12 @@ func (w *world) certifies(name string) infrav1.SSHCertAuthority {
 	w.t.Helper()
 
 	private, line, err := machost.NewKey()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	signer, err := ssh.ParsePrivateKey([]byte(private))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
-	if err := w.hosts[name].Certify(signer, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(w.hosts[name].Certify(signer, nil))
 
 	return infrav1.SSHCertAuthority(strings.TrimSpace(line))
 }
@@ -192,9 +160,7 @@ func (w *world) patch(name string, change func(*infrav1.LinuxMachineSpec)) {
 	base := m.DeepCopy()
 	change(&m.Spec)
 
-	if err := env.Client.Patch(w.t.Context(), m, client.MergeFrom(base)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Patch(w.t.Context(), m, client.MergeFrom(base)))
 }
 
 // A Secret that names its hosts is shown to no other, whatever object names it.
@@ -221,22 +187,13 @@ func TestSecretsNameTheirHosts(t *testing.T) {
 	}
 
 	w.start()
-	w.eventually("rack-00", func() string {
-		if m := w.get("rack-00"); !m.Status.Bootstrapped {
-			return fmt.Sprintf("%+v", m.Status)
-		}
-
-		return ""
+	w.waitWhile("rack-00", "rack-00", func(m *infrav1.LinuxMachine) bool {
+		return !m.Status.Bootstrapped
 	})
 
 	for _, name := range []string{"rack-01", "rack-02"} {
-		w.eventually(name, func() string {
-			m := w.get(name)
-			if m.Status.ContactReason != credential.ReasonServerNotAllowed {
-				return fmt.Sprintf("%+v", m.Status)
-			}
-
-			return ""
+		w.waitWhile(name, name, func(m *infrav1.LinuxMachine) bool {
+			return m.Status.ContactReason != credential.ReasonServerNotAllowed
 		})
 	}
 
@@ -256,9 +213,7 @@ func TestTroubleHasAName(t *testing.T) {
 	w := newWorld(t, 3, rollout(3))
 	w.hosts["rack-00"].RefusePasswords(true)
 
-	if err := w.hosts["rack-01"].SetSudo(machost.SudoRefused); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.hosts["rack-01"].SetSudo(machost.SudoRefused))
 
 	for name, ref := range map[string]infrav1.LocalSecretKeySelector{"rack-00": {Name: "hosts", Key: "kubeconfig"}, "rack-02": {Name: "none", Key: "key"}} {
 		w.patch(name, func(s *infrav1.LinuxMachineSpec) { s.SSHKeySecretRef = ref })
@@ -267,13 +222,8 @@ func TestTroubleHasAName(t *testing.T) {
 	w.start()
 
 	for name, reason := range map[string]string{"rack-00": "Misconfigured", "rack-01": "SudoRefused", "rack-02": "SecretNotFound"} {
-		w.eventually(name, func() string {
-			m := w.get(name)
-			if m.Status.ContactReason != reason || m.Status.BootstrapAttempts != 0 || !reasonIs(m.Status.Conditions, "Ready", reason) {
-				return fmt.Sprintf("%+v", m.Status)
-			}
-
-			return ""
+		w.waitWhile(name, name, func(m *infrav1.LinuxMachine) bool {
+			return m.Status.ContactReason != reason || m.Status.BootstrapAttempts != 0 || !reasonIs(m.Status.Conditions, "Ready", reason)
 		})
 	}
 
@@ -313,14 +263,10 @@ func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 	w.says(name, infrav1.ConditionAddressReached, "True Reached: it was reached at "+at)
 
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "hosts"}, secret); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "hosts"}, secret))
 
 	secret.Annotations = map[string]string{hfv1.AnnotationAllowedServers: at}
-	if err := env.Client.Update(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Update(t.Context(), secret))
 
 	w.restart("agent four")
 	w.eventually("its Secret is not for its other address", func() string {

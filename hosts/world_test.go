@@ -67,6 +67,8 @@ type world struct {
 	registry        *prometheus.Registry
 	// reach is how far calls to clouds go.
 	reach *httpbound.Reach
+	// ahead is how far the operator's clock is ahead.
+	ahead time.Duration
 	stop  func()
 
 	mu sync.Mutex
@@ -132,9 +134,7 @@ func (w *world) program(name string, content []byte) string {
 	w.t.Helper()
 
 	path := filepath.Join(w.t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(os.WriteFile(path, content, 0o600))
 
 	return path
 }
@@ -143,9 +143,7 @@ func (w *world) create(obj client.Object) {
 	w.t.Helper()
 	obj.SetNamespace(w.namespace)
 
-	if err := env.Client.Create(w.t.Context(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Create(w.t.Context(), obj))
 }
 
 // host starts a host and makes its object.
@@ -164,9 +162,7 @@ func (w *world) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
 		Name: name, System: machost.Linux, Light: true, User: user, AuthorizedKeys: []string{w.authorized},
 		Watch: func(run machost.Run) { w.watch(name, run) },
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
 	w.hosts[name] = host
 	address, portText, _ := net.SplitHostPort(host.Address())
@@ -250,13 +246,20 @@ func (w *world) start() {
 	w.registry = prometheus.NewRegistry()
 
 	calls, err := metrics.NewCalls(w.registry, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 
-	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: clock.RealClock{}, Calls: calls, Reach: w.reach}
+	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: ahead{by: w.ahead}, Calls: calls, Reach: w.reach}
 	w.stop = env.Manage(w.t, w.namespace, area.Setup)
 }
+
+// ahead is a clock that is ahead of the API server's.
+type ahead struct {
+	clock.RealClock
+
+	by time.Duration
+}
+
+func (a ahead) Now() time.Time { return a.RealClock.Now().Add(a.by) }
 
 // restart is another version of the operator, with another agent.
 func (w *world) restart(agent string) {
@@ -273,9 +276,7 @@ func (w *world) get(name string) *infrav1.LinuxMachine {
 	w.t.Helper()
 
 	var out infrav1.LinuxMachine
-	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out))
 
 	return &out
 }
@@ -286,9 +287,7 @@ func (w *world) fleetOf(name string) *infrav1.HostFleet {
 	w.t.Helper()
 
 	var out infrav1.HostFleet
-	if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &out))
 
 	return &out
 }
@@ -297,9 +296,7 @@ func (w *world) all() []infrav1.LinuxMachine {
 	w.t.Helper()
 
 	var list infrav1.LinuxMachineList
-	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
 	return list.Items
 }
@@ -312,9 +309,7 @@ func (w *world) note(name string, change func(*infrav1.LinuxMachineStatus)) {
 	base := m.DeepCopy()
 	change(&m.Status)
 
-	if err := env.Client.Status().Patch(w.t.Context(), m, client.MergeFrom(base)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.Status().Patch(w.t.Context(), m, client.MergeFrom(base)))
 }
 
 func (w *world) patchFleet(change func(*infrav1.HostFleetSpec)) {
@@ -324,9 +319,27 @@ func (w *world) patchFleet(change func(*infrav1.HostFleetSpec)) {
 	base := f.DeepCopy()
 	change(&f.Spec)
 
-	if err := env.Client.Patch(w.t.Context(), f, client.MergeFrom(base)); err != nil {
+	w.must(env.Client.Patch(w.t.Context(), f, client.MergeFrom(base)))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// waitWhile waits while something is so of a host.
+func (w *world) waitWhile(name, what string, is func(*infrav1.LinuxMachine) bool) {
+	w.t.Helper()
+	w.eventually(name+": "+what, func() string {
+		if m := w.get(name); is(m) {
+			return fmt.Sprintf("%+v", m.Status)
+		}
+
+		return ""
+	})
 }
 
 // eventually waits until there is nothing to say any more.
@@ -394,9 +407,7 @@ func (w *world) eventsOf(name string) []eventsv1.Event {
 	w.t.Helper()
 
 	var list eventsv1.EventList
-	if err := env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
 	var out []eventsv1.Event
 

@@ -20,21 +20,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
 
-func newClaim(t *testing.T) *v1alpha1.MachineClaim {
-	t.Helper()
-
-	claim := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "vm1", Namespace: env.Namespace(t)},
+func claimOf(namespace, name, template string) *v1alpha1.MachineClaim {
+	return &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			TemplateRef: v1alpha1.LocalObjectReference{Name: template},
 			WorkloadConfig: v1alpha1.Workload{Type: "generic", Config: &v1alpha1.WorkloadConfig{
 				Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/usr/bin/make"}},
 			}},
 		},
 	}
-	if err := env.Client.Create(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+}
+
+func newClaim(t *testing.T) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	claim := claimOf(env.Namespace(t), "vm1", "linux")
+	must(t, env.Client.Create(t.Context(), claim))
 
 	return claim
 }
@@ -43,9 +45,7 @@ func readClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClai
 	t.Helper()
 
 	now := &v1alpha1.MachineClaim{}
-	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), now))
 
 	return now
 }
@@ -134,18 +134,12 @@ func TestReportAndClear(t *testing.T) {
 	claim := newClaim(t)
 	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 
-	if err := writer("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writer("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""))
 
-	if err := dns.Report(t.Context(), claim, metav1.ConditionFalse, "Pending", "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dns.Report(t.Context(), claim, metav1.ConditionFalse, "Pending", "a"))
 
 	first := readClaim(t, claim)
-	if err := dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"))
 
 	second := readClaim(t, claim)
 	before := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionDNSRegistered)
@@ -156,17 +150,13 @@ func TestReportAndClear(t *testing.T) {
 	}
 
 	// The same again is no write.
-	if err := dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"))
 
 	if third := readClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
 		t.Error("what is there was written again")
 	}
 
-	if err := dns.Clear(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dns.Clear(t.Context(), second))
 
 	if got := readClaim(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
 		t.Errorf("after Clear: %+v", got)
@@ -178,9 +168,7 @@ func TestAClaimThatIsGone(t *testing.T) {
 	t.Parallel()
 
 	claim := newClaim(t)
-	if err := env.Client.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Delete(t.Context(), claim))
 
 	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 	if err := dns.Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {

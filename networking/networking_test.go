@@ -120,14 +120,10 @@ func (w *world) watch() {
 	w.t.Helper()
 
 	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 
 	stream, err := watcher.Watch(w.t.Context(), &infrav1.KubevirtMachineList{}, client.InNamespace(w.namespace))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 
 	done := make(chan struct{})
 	owners := map[string]string{}
@@ -215,9 +211,7 @@ func (w *world) create(pool *infrav1.KubevirtNodePool) {
 func (w *world) must(err error) {
 	w.t.Helper()
 
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 // patch changes an object.
@@ -463,69 +457,10 @@ func TestOverlappingPools(t *testing.T) {
 	w.eventually("all have addresses", func() bool { return w.allocated() == 3 })
 }
 
-// What a person does by hand: a status with another machine's address, and a finalizer
-// taken off by force. The addresses that run stay with whom they run.
-func TestHandiwork(t *testing.T) {
-	t.Parallel()
+func must(t testing.TB, err error) {
+	t.Helper()
 
-	w := &world{t: t, namespace: env.Namespace(t)} // nobody watches: the test gives one address twice
-	w.run()
-
-	pool := w.nodePool("hand", 2, "10.0.0.10-10.0.0.12")
-	w.create(pool)
-	w.eventually("two have addresses", func() bool { return w.allocated() == 2 })
-	w.stop()
-
-	machines := w.machines()
-	before := machines[1].DeepCopy()
-	machines[1].Status.AllocatedBootstrapAddresses = machines[0].Status.AllocatedBootstrapAddresses
-	w.must(env.Client.Status().Patch(t.Context(), &machines[1], client.MergeFrom(before)))
-	w.start()
-
-	var younger *infrav1.KubevirtMachine
-
-	w.eventually("one of them is told", func() bool {
-		for _, m := range w.machines() {
-			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionAddressesAllocated)
-			if c != nil && c.Reason == "AddressConflict" && strings.Contains(c.Message, "delete one of the machines") {
-				younger = &m
-			}
-		}
-
-		return younger != nil
-	})
-
-	before = younger.DeepCopy()
-	younger.Status.AllocatedBootstrapAddresses = nil
-	w.must(env.Client.Status().Patch(t.Context(), younger, client.MergeFrom(before)))
-	w.eventually("it has another address", func() bool {
-		a, b := w.machines()[0].Status.AllocatedBootstrapAddresses["eno101"], w.machines()[1].Status.AllocatedBootstrapAddresses["eno101"]
-
-		return len(a) == 1 && len(b) == 1 && a[0] != b[0]
-	})
-
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 3 })
-	w.eventually("all addresses are in use", func() bool { return w.allocated() == 3 })
-
-	vm := kubevirt.New(kubevirt.VirtualMachineKind())
-	vm.SetNamespace(w.namespace)
-	vm.SetName(younger.Name)
-	patch(w, vm, func(vm *unstructured.Unstructured) { vm.SetFinalizers([]string{"example.com/shutdown"}) })
-	w.must(env.Client.Delete(t.Context(), younger))
-	w.eventually("the VirtualMachine is being deleted", func() bool {
-		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(vm), vm))
-
-		return vm.GetDeletionTimestamp() != nil
-	})
-	w.eventually("the machine's finalizer is taken off", func() bool {
-		before := younger.DeepCopy()
-		younger.Finalizers = nil
-		w.must(client.IgnoreNotFound(env.Client.Patch(t.Context(), younger, client.MergeFrom(before))))
-
-		return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(younger), younger))
-	})
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
-
-	patch(w, vm, func(vm *unstructured.Unstructured) { vm.SetFinalizers(nil) })
-	w.eventually("the address is free once the VirtualMachine is gone", func() bool { return w.allocated() == 3 })
+	if err != nil {
+		t.Fatal(err)
+	}
 }

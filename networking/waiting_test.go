@@ -22,22 +22,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// waiting makes a machine of the pool whose address is not there for the reason.
-func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
-	w.t.Helper()
-
-	m := &infrav1.KubevirtMachine{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: pool},
-		},
+// machineOf is a machine of a pool.
+func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
+	return &infrav1.KubevirtMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: pool}},
 		Spec: infrav1.KubevirtMachineSpec{
-			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(
-				`{"spec":{"template":{"spec":{"networks":[{"name":"machines","multus":{"networkName":"machines"}}]}}}}`)},
+			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{"runStrategy":"Always","template":{"spec":{
+				"domain":{"devices":{"interfaces":[{"name":"machines","bridge":{}}]}},
+				"networks":[{"name":"machines","multus":{"networkName":"machines"}}]}}}}`)},
 			BootstrapNetworkConfig: &infrav1.VirtualMachineBootstrapNetworkConfig{
 				Interface: "eno101", NetworkName: "machines", Subnets: []infrav1.AddressRange{"10.0.0.0/24"},
 			},
 		},
 	}
+}
+
+// waiting makes a machine of the pool whose address is not there for the reason.
+func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
+	w.t.Helper()
+
+	m := machineOf(w.namespace, pool, name)
 	w.must(env.Client.Create(w.t.Context(), m))
 	meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
 		Type: infrav1.ConditionAddressesAllocated, Status: metav1.ConditionFalse, Reason: reason, ObservedGeneration: m.Generation,
@@ -98,10 +102,8 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 			t.Fatalf("one that came later has %v", got)
 		}
 
-		for _, later := range waits[i+1:] {
-			if got := ask(kubevirt.Owner(later)); got != nil {
-				t.Fatalf("%s has %v before its turn", later.Name, got)
-			}
+		if next := i + 1; next < len(waits) && ask(kubevirt.Owner(waits[next])) != nil {
+			t.Fatalf("%s has an address before its turn", waits[next].Name)
 		}
 
 		if got := ask(kubevirt.Owner(m)); got == nil {

@@ -21,8 +21,7 @@ func TestConsoleSession(t *testing.T) {
 	t.Parallel()
 
 	host, target := reach(t, machost.Options{Name: "h"})
-	p, err := mac.Render(macConfig(t, "1"))
-	p = must(t, p, err)
+	p := running(t, "1")
 	conn := dial(t, target)
 
 	if result := push.FirstBoot(t.Context(), conn, p, push.Options{}); result.Err != nil {
@@ -43,8 +42,7 @@ func TestConsoleSession(t *testing.T) {
 	}
 
 	// The machine survives its kubelet, and is not of the next one's processes.
-	next, err := mac.Render(macConfig(t, "2"))
-	next = must(t, next, err)
+	next := running(t, "2")
 
 	if result := push.Drift(t.Context(), conn, next, []string{"tart-kubelet-install", "launchd"}, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
@@ -86,6 +84,27 @@ func TestConsoleSession(t *testing.T) {
 	if unknown := host.Unknown(); len(unknown) > 0 {
 		t.Errorf("unknown: %q", unknown)
 	}
+}
+
+// running is the part of a Mac's plan that runs machines.
+func running(t *testing.T, version string) plan.Plan {
+	t.Helper()
+
+	all, err := mac.Render(macConfig(t, version))
+	all = must(t, all, err)
+
+	var parts []plan.Part
+
+	labels := []string{"console", "tart", "kubeconfig", "tart-kubelet-install", "launchd-plist", "launchd"}
+	for _, label := range labels {
+		part, _ := all.Part(label)
+		part.Reapplies = slices.DeleteFunc(slices.Clone(part.Reapplies), func(other string) bool { return !slices.Contains(labels, other) })
+		parts = append(parts, part)
+	}
+
+	out, err := plan.New(parts...)
+
+	return must(t, out, err)
 }
 
 func processes(t *testing.T, host *machost.Host) []string {

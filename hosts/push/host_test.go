@@ -68,9 +68,9 @@ func linuxConfig(t *testing.T, version string) linux.Config {
 
 // system is a kind of host: how its plan is made, and which of its parts the tests touch.
 type system struct {
-	name           machost.System
-	render         func(t *testing.T, version, egress string) plan.Plan
-	renderCrashing func(t *testing.T) plan.Plan
+	name machost.System
+	// render makes a plan whose program for machines perhaps ends at once.
+	render func(t *testing.T, version, egress string, crashes bool) plan.Plan
 	// rules is the part with the text of the firewall; kubelet the one with the program that
 	// runs machines, and job the one that starts it.
 	rules, kubelet, job string
@@ -86,21 +86,16 @@ func systems() []system {
 			name: machost.Mac, rules: "firewall-anchor", kubelet: "tart-kubelet-install", job: "launchd",
 			lose:       "pfctl -q -f /etc/pf.conf && rm -f /sim/run/pf/com.apple_000.hyperfleet.egress",
 			secretPath: "/etc/tart-kubelet/kubeconfig",
-			render: func(t *testing.T, version, egress string) plan.Plan {
+			render: func(t *testing.T, version, egress string, crashes bool) plan.Plan {
 				t.Helper()
 
 				cfg := macConfig(t, version)
 				cfg.VMKuraEgressCIDR = egress
-				p, err := mac.Render(cfg)
 
-				return must(t, p, err)
-			},
-			renderCrashing: func(t *testing.T) plan.Plan {
-				t.Helper()
+				if crashes {
+					cfg.TartKubeletBinary = plan.Binary(programs(t, version).Crashing)
+				}
 
-				cfg := macConfig(t, "2")
-				cfg.VMKuraEgressCIDR = another
-				cfg.TartKubeletBinary = plan.Binary(programs(t, "2").Crashing)
 				p, err := mac.Render(cfg)
 
 				return must(t, p, err)
@@ -110,21 +105,16 @@ func systems() []system {
 			name: machost.Linux, rules: "firewall-rules", kubelet: "agent", job: "agent-service",
 			lose:       "nft flush ruleset",
 			secretPath: "/etc/hyperfleet/kubeconfig",
-			render: func(t *testing.T, version, egress string) plan.Plan {
+			render: func(t *testing.T, version, egress string, crashes bool) plan.Plan {
 				t.Helper()
 
 				cfg := linuxConfig(t, version)
 				cfg.VMEgressCIDRs = []string{egress}
-				p, err := linux.Render(cfg)
 
-				return must(t, p, err)
-			},
-			renderCrashing: func(t *testing.T) plan.Plan {
-				t.Helper()
+				if crashes {
+					cfg.AgentBinary = plan.Binary(programs(t, version).Crashing)
+				}
 
-				cfg := linuxConfig(t, "2")
-				cfg.VMEgressCIDRs = []string{another}
-				cfg.AgentBinary = plan.Binary(programs(t, "2").Crashing)
 				p, err := linux.Render(cfg)
 
 				return must(t, p, err)

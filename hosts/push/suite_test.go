@@ -87,7 +87,7 @@ type life struct {
 // boot brings all parts, while somebody watches the processes of the host.
 func (l *life) boot() {
 	l.t.Helper()
-	l.has = l.render(l.t, "1", egress)
+	l.has = l.render(l.t, "1", egress, false)
 
 	var watching sync.WaitGroup
 
@@ -160,7 +160,7 @@ func (l *life) follow(p plan.Plan, states map[string]plan.State) push.Result {
 func (l *life) changes() {
 	l.t.Helper()
 
-	next := l.render(l.t, "1", another)
+	next := l.render(l.t, "1", another, false)
 
 	result := l.follow(next, nil)
 	if result.Err != nil || !slices.Contains(result.Labels(push.Applied), l.rules) ||
@@ -169,7 +169,7 @@ func (l *life) changes() {
 	}
 
 	l.has = next
-	next = l.render(l.t, "2", another)
+	next = l.render(l.t, "2", another, false)
 
 	result = l.follow(next, nil)
 	if applied := result.Labels(push.Applied); result.Err != nil || slices.Contains(applied, l.rules) ||
@@ -210,7 +210,7 @@ func (l *life) loses() {
 func (l *life) crashes() {
 	l.t.Helper()
 
-	bad := l.renderCrashing(l.t)
+	bad := l.render(l.t, "2", another, true)
 
 	result := l.follow(bad, nil)
 	if ssh.KindOf(result.Err) != ssh.Rejected || !slices.Contains(result.Labels(push.Failed), l.job) ||
@@ -219,7 +219,7 @@ func (l *life) crashes() {
 	}
 
 	l.has = bad
-	if result := l.follow(l.render(l.t, "3", another), nil); result.Err != nil {
+	if result := l.follow(l.render(l.t, "3", another, false), nil); result.Err != nil {
 		l.t.Error(result.Err)
 	}
 }

@@ -51,9 +51,7 @@ func newWorld(t *testing.T, opts sim.Options) world {
 	})
 
 	client, err := scaleway.New(config(server.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	w.client = client
 
@@ -74,18 +72,14 @@ func TestLifeOfAServer(t *testing.T) {
 	w := newWorld(t, sim.Options{})
 	ctx := t.Context()
 
-	if err := w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA comment"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA comment"))
 
 	if err := w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA other comment\n"); err != nil || len(w.sim.Keys()) != 1 {
 		t.Errorf("%v, %d keys, want one", err, len(w.sim.Keys()))
 	}
 
 	os, err := w.client.OS(ctx, "M4-S", "macos-sonoma-14.6")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	ordered, err := w.client.Order(ctx, scaleway.Order{Name: "mac-1", Type: "M4-S", OSID: os})
 	if err != nil || ordered.State != scaleway.Working || ordered.IP != "" {
@@ -100,9 +94,7 @@ func TestLifeOfAServer(t *testing.T) {
 	w.clock.Step(10 * time.Minute)
 
 	got, err := w.client.Get(ctx, ordered.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if got.State != scaleway.Usable || got.IP == "" || got.SSHUser != "m1" || got.OS != "macos-sonoma-14.6" ||
 		got.Password.Empty() || !got.DeletableAt.Equal(got.Created.Add(24*time.Hour)) {
@@ -113,9 +105,7 @@ func TestLifeOfAServer(t *testing.T) {
 		t.Error("the password shows in the printed server")
 	}
 
-	if err := w.client.Reboot(ctx, got.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.client.Reboot(ctx, got.ID))
 
 	if err := w.client.Wipe(ctx, got.ID); !scaleway.Is(err, scaleway.Busy) {
 		t.Errorf("wipe of a server that restarts: %v, want Busy", err)
@@ -123,9 +113,7 @@ func TestLifeOfAServer(t *testing.T) {
 
 	w.clock.Step(2 * time.Minute)
 
-	if err := w.client.Wipe(ctx, got.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.client.Wipe(ctx, got.ID))
 
 	checkEnd(t, w, got)
 }
@@ -139,9 +127,7 @@ func checkEnd(t *testing.T, w world, got scaleway.Server) {
 		t.Errorf("delete within the lease: %v, want Rejected with the time", err)
 	}
 
-	if err := w.client.Leave(ctx, got.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.client.Leave(ctx, got.ID))
 
 	if _, ok, err := w.client.Find(ctx, "mac-1"); ok || err != nil {
 		t.Errorf("a server that leaves was found: %v", err)
@@ -164,9 +150,7 @@ func TestHardware(t *testing.T) {
 	w := newWorld(t, sim.Options{})
 
 	got, err := w.client.Hardware(t.Context(), "M4-S")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if diff := cmp.Diff(scaleway.Hardware{Cores: 10, MemoryMB: 16384}, got); diff != "" {
 		t.Error(diff)
@@ -191,9 +175,7 @@ func TestListIsWhole(t *testing.T) {
 	}
 
 	list, err := w.client.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	seen := map[string]bool{}
 	for _, s := range list {
@@ -248,35 +230,6 @@ func TestErrors(t *testing.T) {
 				t.Errorf("%d servers", len(w.sim.Servers()))
 			}
 		})
-	}
-}
-
-// Real ends of stock and quota, as the API has them.
-func TestStockAndQuota(t *testing.T) {
-	t.Parallel()
-
-	w := newWorld(t, sim.Options{Types: []sim.Type{{Name: "M4-S", Stock: 1}, {Name: "M1-M", Stock: -1}}, Quota: 2})
-
-	order := func(name, kind string) error {
-		_, err := w.client.Order(t.Context(), scaleway.Order{Name: name, Type: kind})
-
-		return err
-	}
-
-	if err := order("a", "M4-S"); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := order("b", "M4-S"); !scaleway.Is(err, scaleway.OutOfStock) {
-		t.Errorf("%v, want OutOfStock", err)
-	}
-
-	if err := order("c", "M1-M"); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := order("d", "M1-M"); !scaleway.Is(err, scaleway.Quota) {
-		t.Errorf("%v, want Quota", err)
 	}
 }
 
@@ -360,9 +313,7 @@ func TestSecretKeyIsNotRepeated(t *testing.T) {
 	defer echo.Close()
 
 	client, err := scaleway.New(config(echo.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	_, err = client.List(t.Context())
 	if err == nil || strings.Contains(err.Error(), sim.DefaultSecretKey) || !strings.Contains(err.Error(), log.Redacted) {
@@ -377,5 +328,13 @@ func TestOperationHasNoIDs(t *testing.T) {
 		"/apple-silicon/v1alpha1/zones/fr-par-1/servers/105494bd-0d54-4f0c-9c0d-3a2b1c0d9e8f/reboot?x=y", http.NoBody)
 	if got, want := scaleway.Operation(req), "POST /apple-silicon/v1alpha1/zones/fr-par-1/servers/ID/reboot"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -57,9 +57,7 @@ func silent(t *testing.T, says string) string {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(func() { _ = listener.Close() })
 
@@ -239,9 +237,7 @@ func TestHostKeyIsPinned(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := host.ChangeKey(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, host.ChangeKey())
 
 	logins := host.Logins()
 
@@ -296,14 +292,10 @@ func TestRun(t *testing.T) {
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCalls(registry, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	conn, err := dial(t, target, ssh.Options{Calls: calls})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	cases := map[string]struct {
 		script string
@@ -372,14 +364,10 @@ func TestSudoWithAPassword(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{Password: password})
 	target := ssh.Target{Address: host.Address(), User: "m1", Password: log.NewSecret(password), Trust: pinned(host)}
 
-	if err := host.SetSudo(machost.SudoPassword); err != nil {
-		t.Fatal(err)
-	}
+	must(t, host.SetSudo(machost.SudoPassword))
 
 	conn, err := dial(t, target, ssh.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	out, err := run(t, conn, "cat\nline\n", 0)
 	if diff := cmp.Diff("line\n", out.Stdout); diff != "" || err != nil {
@@ -390,9 +378,7 @@ func TestSudoWithAPassword(t *testing.T) {
 		t.Error("the password was an argument")
 	}
 
-	if err := host.SetSudo(machost.SudoRefused); err != nil {
-		t.Fatal(err)
-	}
+	must(t, host.SetSudo(machost.SudoRefused))
 
 	if _, err := dial(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.SudoRefused || !strings.Contains(err.Error(), "sudoers") {
 		t.Error(err)
@@ -408,9 +394,7 @@ func TestKeepAliveCutsADeadConnection(t *testing.T) {
 
 	conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)},
 		ssh.Options{KeepAlive: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	host.Freeze(true)
 	defer host.Freeze(false)
@@ -428,12 +412,18 @@ func TestOutputIsBounded(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{AuthorizedKeys: []string{line}})
 
 	conn, err := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)}, ssh.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	out, err := run(t, conn, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2\n", 0)
 	if err != nil || !out.Truncated || len(out.Stdout) != 256<<10 {
 		t.Errorf("%d bytes, cut %v: %v", len(out.Stdout), out.Truncated, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -25,9 +25,7 @@ func authority(t *testing.T) (cryptossh.Signer, string) {
 	private, line := machosttest.Key(t)
 
 	signer, err := cryptossh.ParsePrivateKey([]byte(private.Reveal()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return signer, line
 }
@@ -37,14 +35,10 @@ func sha1(t *testing.T) (cryptossh.Signer, string) {
 	t.Helper()
 
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	signer, err := cryptossh.NewSignerFromKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	algorithmSigner, ok := signer.(cryptossh.AlgorithmSigner)
 	if !ok {
@@ -52,9 +46,7 @@ func sha1(t *testing.T) (cryptossh.Signer, string) {
 	}
 
 	old, err := cryptossh.NewSignerWithAlgorithms(algorithmSigner, []string{cryptossh.KeyAlgoRSA})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return old, string(cryptossh.MarshalAuthorizedKey(signer.PublicKey()))
 }
@@ -120,9 +112,7 @@ func TestCertifiedHosts(t *testing.T) {
 			host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{authorized}})
 
 			if tc.by != nil {
-				if err := host.Certify(tc.by, tc.change); err != nil {
-					t.Fatal(err)
-				}
+				must(t, host.Certify(tc.by, tc.change))
 			}
 
 			trust := tc.trust
@@ -182,9 +172,7 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{System: machost.Linux, AuthorizedKeys: []string{authorized}})
 
 	sshd, err := host.OpenSSH(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(func() { _ = sshd.Close() })
 
@@ -201,9 +189,7 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 	certify := func(by cryptossh.Signer, change func(*cryptossh.Certificate)) {
 		t.Helper()
 
-		if err := sshd.Certify(by, change); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sshd.Certify(by, change))
 	}
 
 	refused("it has no certificate")

@@ -87,41 +87,6 @@ func TestASpecificAddress(t *testing.T) {
 	}
 }
 
-func TestAPoolThatShrinksKeepsWhatIsInUse(t *testing.T) {
-	t.Parallel()
-
-	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}}))
-	sequence(t, n, "p", 5)
-
-	outside := set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}, Excluded: []string{"10.0.0.4-10.0.0.7"}}))
-	want := []alloc.Held{
-		{Owner: "seq-3", Pool: "p", Address: netip.MustParsePrefix("10.0.0.4/29")},
-		{Owner: "seq-4", Pool: "p", Address: netip.MustParsePrefix("10.0.0.5/29")},
-	}
-
-	if diff := cmp.Diff(want, outside, equal); diff != "" {
-		t.Error(diff)
-	}
-
-	if usage := n.Usage("p", alloc.IPv4); usage != (alloc.Usage{Size: 3}) {
-		t.Errorf("usage %+v", usage)
-	}
-
-	if got, err := acquire(n, "p", "seq-3"); err != nil || got != "10.0.0.4/29" {
-		t.Errorf("the owner has %q, %v", got, err)
-	}
-
-	n.Release("seq-3")
-
-	if got, err := acquire(n, "p", "new"); err == nil {
-		t.Errorf("%s was given, though the pool no longer has it", got)
-	}
-
-	if outside := n.Outside("p"); len(outside) != 1 || outside[0].Owner != "seq-4" {
-		t.Errorf("outside are %v", outside)
-	}
-}
-
 func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
 	t.Parallel()
 
@@ -265,22 +230,5 @@ func TestRestore(t *testing.T) {
 		if err := n.Restore(bad); err == nil {
 			t.Errorf("%+v was restored", bad)
 		}
-	}
-}
-
-func TestStatusesMayComeBeforeThePool(t *testing.T) {
-	t.Parallel()
-
-	n := alloc.NewNetwork("net")
-	if err := n.Restore(alloc.Held{Owner: "a", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/29")}); err != nil {
-		t.Fatal(err)
-	}
-
-	if outside := set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})); len(outside) != 0 {
-		t.Errorf("outside are %v", outside)
-	}
-
-	if got, err := acquire(n, "p", "b"); err != nil || got != "10.0.0.2/29" {
-		t.Errorf("got %q, %v", got, err)
 	}
 }

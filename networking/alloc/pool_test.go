@@ -295,9 +295,7 @@ func TestGuessed(t *testing.T) {
 		},
 	} {
 		pool, err := alloc.NewPool("p", tc.spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if got := fmt.Sprint(pool.Guessed()); got != tc.want {
 			t.Errorf("%s: guessed %s, want %s", name, got, tc.want)

@@ -47,13 +47,7 @@ func TestCloudflareRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, zone := range zones {
-		pass(t, client, zone, owner, want)
-
-		if again := pass(t, client, zone, owner, want); !again.none() || len(again.conflicts) > 0 {
-			t.Errorf("a second pass over %s makes changes: %+v", zone, again)
-		}
-	}
+	twice(t, client, zones, owner, want)
 
 	if got := len(server.Records()); got != len(theirs)+4 {
 		t.Errorf("%d records, want those of others and 4", got)

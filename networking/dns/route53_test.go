@@ -53,13 +53,7 @@ func TestRoute53Records(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, zone := range zones {
-		pass(t, client, zone, owner, want)
-
-		if again := pass(t, client, zone, owner, want); !again.none() || len(again.conflicts) > 0 {
-			t.Errorf("a second pass over %s makes changes: %+v", zone, again)
-		}
-	}
+	twice(t, client, zones, owner, want)
 
 	if got := len(server.Records()); got != len(theirs)+10 {
 		t.Errorf("%d records, want those of others and 10: %s", got, strings.Join(server.Records(), "\n"))

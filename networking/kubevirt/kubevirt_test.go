@@ -18,7 +18,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
-	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
 // nodePool is a pool with static addresses of both families.
@@ -229,53 +228,6 @@ func TestUserDataPerMachine(t *testing.T) {
 	}))
 	if _, err := kubevirt.VirtualMachine(long, "network", netdata.OpenStack); err == nil || !strings.Contains(err.Error(), "253 characters") {
 		t.Errorf("a name that no Secret can have: %v", err)
-	}
-}
-
-// What KubeVirt itself says of machines in each shape that pools give them.
-func TestKubeVirtItselfLetsMachinesIn(t *testing.T) {
-	t.Parallel()
-
-	judge := upstream.VirtAPI(t)
-	if judge == nil {
-		t.Skip("hack/setup.sh upstream makes kubevirt-webhook")
-	}
-
-	persistent := &v1alpha1.KubevirtPersistentVolume{Size: resource.MustParse("50Gi"), AccessModes: []string{"ReadWriteMany"}}
-
-	for name, row := range map[string]struct {
-		change func(*v1alpha1.KubevirtNodePool)
-		format netdata.Format
-	}{
-		"static addresses": {func(*v1alpha1.KubevirtNodePool) {}, netdata.OpenStack},
-		"for NoCloud":      {func(*v1alpha1.KubevirtNodePool) {}, netdata.V2},
-		"DHCP": {func(p *v1alpha1.KubevirtNodePool) {
-			p.Spec.BootstrapNetworkConfig, p.Spec.AttachDefaultNetwork = nil, nil
-		}, ""},
-		"a disk that stays": {func(p *v1alpha1.KubevirtNodePool) { p.Spec.RootVolume.Persistent = persistent }, netdata.OpenStack},
-		"user data": {func(p *v1alpha1.KubevirtNodePool) {
-			p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
-		}, netdata.OpenStack},
-		"user data per machine": {func(p *v1alpha1.KubevirtNodePool) {
-			p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
-			p.Spec.UserDataSecrets = v1alpha1.UserDataPerMachine
-		}, netdata.OpenStack},
-		"cores, pages and a guarantee": {func(p *v1alpha1.KubevirtNodePool) {
-			p.Spec.Compute = &v1alpha1.KubevirtCompute{
-				Cores: 4, Memory: resource.MustParse("16Gi"), Hugepages: "1Gi", QosClass: "Guaranteed",
-			}
-			p.Spec.NodeSelector = map[string]string{"zone": "a"}
-		}, netdata.OpenStack},
-		"two networks": {func(p *v1alpha1.KubevirtNodePool) {
-			p.Spec.AdditionalNetworks = []v1alpha1.KubevirtNetwork{{Name: "machines"}, {Name: "other/storage.fast"}}
-		}, netdata.OpenStack},
-	} {
-		vm := virtualMachine(t, machineOf(t, nodePool(row.change)), row.format)
-
-		causes, err := judge(t.Context(), vm)
-		if err != nil || len(causes) > 0 {
-			t.Errorf("%s: KubeVirt says %v, %v", name, causes, err)
-		}
 	}
 }
 

@@ -62,14 +62,10 @@ func sshd(t *testing.T) string {
 		t.Fatalf("make host key: %v: %s", err, out)
 	}
 
-	if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll("/run/sshd", 0o755))
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	_ = listener.Close()
@@ -77,16 +73,12 @@ func sshd(t *testing.T) string {
 	config := filepath.Join(dir, "config")
 	text := fmt.Sprintf("ListenAddress 127.0.0.1\nPort %s\nHostKey %s\nPidFile none\nUsePAM no\n", port, key)
 
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config, []byte(text), 0o600))
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
 		Path: "/usr/sbin/sshd", Args: []string{"-D", "-e", "-f", config}, LogPath: filepath.Join(dir, "log"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(func() { _ = process.Stop() })
 
@@ -112,9 +104,7 @@ func TestSSHBanner(t *testing.T) {
 		"another server": "220 mail.example.com ESMTP\r\n", "a server that hangs up": "", "endless talk": strings.Repeat("a\n", maxGreeting),
 	} {
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		go func() {
 			conn, err := listener.Accept()
@@ -143,9 +133,7 @@ func TestSSHSilence(t *testing.T) {
 	t.Parallel()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = listener.Close() }()
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -322,8 +310,17 @@ func newSite(t *testing.T) *site {
 func (s *site) must(err error) {
 	s.t.Helper()
 
-	if err != nil {
-		s.t.Fatal(err)
+	must(s.t, err)
+}
+
+// lookedUp has machines be looked up both ways, again and again.
+func lookedUp() *v1alpha1.HypervisorDNS {
+	return &v1alpha1.HypervisorDNS{
+		Domain: domain, Servers: []string{"127.0.0.1"},
+		Validation: &v1alpha1.DNSValidation{
+			Enabled: true, ValidateOnReady: true, ValidateReverse: true,
+			ValidateInterval: &metav1.Duration{Duration: 300 * time.Millisecond},
+		},
 	}
 }
 
@@ -342,6 +339,16 @@ func (s *site) cluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkVal
 	s.must(env.Client.Create(s.t.Context(), cluster))
 
 	return cluster
+}
+
+// register has the operator bring names into DNS.
+func (s *site) register(cluster *v1alpha1.HypervisorCluster) {
+	s.t.Helper()
+
+	ref := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "dns", Key: "key"}}
+	cluster.Spec.DNS.RegisterVMs = true
+	cluster.Spec.DNS.DNSProvider = &v1alpha1.DNSProvider{Type: "cloudflare", Credentials: map[string]v1alpha1.SecretValueSource{"apiToken": ref}}
+	s.must(env.Client.Update(s.t.Context(), cluster))
 }
 
 func (s *site) claim() *v1alpha1.MachineClaim {
@@ -395,13 +402,7 @@ func (s *site) says(machine claimstatus.Machine, status metav1.ConditionStatus, 
 // A machine is looked at until it passes, and in its interval from then on.
 func TestAMachineIsValidated(t *testing.T) {
 	s := newSite(t)
-	cluster := s.cluster(&v1alpha1.HypervisorDNS{
-		Domain: domain, Servers: []string{"127.0.0.1"},
-		Validation: &v1alpha1.DNSValidation{
-			Enabled: true, ValidateOnReady: true, ValidateReverse: true,
-			ValidateInterval: &metav1.Duration{Duration: 300 * time.Millisecond},
-		},
-	}, &v1alpha1.NetworkValidation{Enabled: true, PingTest: true, SSHTest: true})
+	cluster := s.cluster(lookedUp(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true, SSHTest: true})
 	claim := s.claim()
 
 	s.says(claim, metav1.ConditionFalse, ReasonForwardFailed)
@@ -420,10 +421,7 @@ func TestAMachineIsValidated(t *testing.T) {
 	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
 
 	// With registration, look-ups wait for the records.
-	ref := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "dns", Key: "key"}}
-	cluster.Spec.DNS.RegisterVMs = true
-	cluster.Spec.DNS.DNSProvider = &v1alpha1.DNSProvider{Type: "cloudflare", Credentials: map[string]v1alpha1.SecretValueSource{"apiToken": ref}}
-	s.must(env.Client.Update(t.Context(), cluster))
+	s.register(cluster)
 	s.says(claim, metav1.ConditionUnknown, "WaitingForRegistration")
 
 	// Switched off, nothing is said.
@@ -477,13 +475,7 @@ func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 // addresses, in its pool's domain.
 func TestAKubevirtMachineIsValidated(t *testing.T) {
 	s := newSite(t)
-	cluster := s.cluster(&v1alpha1.HypervisorDNS{
-		Domain: domain, Servers: []string{"127.0.0.1"},
-		Validation: &v1alpha1.DNSValidation{
-			Enabled: true, ValidateOnReady: true, ValidateReverse: true,
-			ValidateInterval: &metav1.Duration{Duration: 300 * time.Millisecond},
-		},
-	}, &v1alpha1.NetworkValidation{Enabled: true, PingTest: true})
+	cluster := s.cluster(lookedUp(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true})
 	machine := s.kubevirtMachine("127.0.0.1/8", "127.0.0.2/8")
 	name := "node1.nodes." + domain
 
@@ -505,10 +497,7 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	}
 
 	// With registration, look-ups wait for the records.
-	ref := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "dns", Key: "key"}}
-	cluster.Spec.DNS.RegisterVMs = true
-	cluster.Spec.DNS.DNSProvider = &v1alpha1.DNSProvider{Type: "cloudflare", Credentials: map[string]v1alpha1.SecretValueSource{"apiToken": ref}}
-	s.must(env.Client.Update(t.Context(), cluster))
+	s.register(cluster)
 	s.says(machine, metav1.ConditionUnknown, "WaitingForRegistration")
 
 	// Switched off in the pool, nothing is said.
@@ -523,9 +512,7 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 // status says of where it is and how it is named.
 func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	var calls atomic.Int64
 
@@ -567,4 +554,12 @@ func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 
 	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{domain}})
 	s.says(claim, metav1.ConditionTrue, ReasonPassed)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pools_test
+package networking_test
 
 import (
 	"context"
@@ -50,9 +50,7 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 			t.Errorf("a process that stands by is not ready: %v", err)
 		}
 
-		if err := one.Start(ctx, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, one.Start(ctx, nil))
 
 		synctest.Wait()
 
@@ -63,14 +61,10 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 		for _, gate := range []interface {
 			WaitForSync(ctx context.Context) error
 		}{one, two} {
-			if err := gate.WaitForSync(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, gate.WaitForSync(ctx))
 		}
 
-		if err := two.Start(ctx, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, two.Start(ctx, nil))
 
 		synctest.Wait()
 
@@ -92,9 +86,7 @@ func TestGateGivesUpWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		gate := b.Gate(clock.RealClock{})
 
-		if err := gate.Start(ctx, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, gate.Start(ctx, nil))
 
 		cancel()
 
@@ -124,9 +116,7 @@ func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
 		return nil
 	})
 
-	if err := b.Rebuild(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Rebuild(t.Context()))
 
 	if status, _ := b.Status("p"); status.Waiting != 1 {
 		t.Errorf("%d wait", status.Waiting)
@@ -147,7 +137,7 @@ func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
 	equal(t, "the next", ask(t, b, w, "p", "next"), "[10.0.0.1/8]")
 }
 
-func TestMetrics(t *testing.T) {
+func TestMetricsOfPools(t *testing.T) {
 	t.Parallel()
 
 	b := pools.New()
@@ -198,9 +188,7 @@ func BenchmarkRebuild(b *testing.B) {
 
 		begun := clock.RealClock{}.Now()
 
-		if err := addresses.Rebuild(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		must(b, addresses.Rebuild(b.Context()))
 
 		return clock.RealClock{}.Since(begun).Seconds()
 	}

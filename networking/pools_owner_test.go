@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pools_test
+package networking_test
 
 import (
 	"context"
@@ -53,9 +53,7 @@ func (f *fleet) restart() {
 		return nil
 	})
 
-	if err := f.addresses.Rebuild(f.t.Context()); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.addresses.Rebuild(f.t.Context()))
 }
 
 // step does one thing to one machine. It gives what is wrong then.

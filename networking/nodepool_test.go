@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package nodepool_test
+package networking_test
 
 import (
 	"context"
@@ -9,13 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -25,20 +23,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/nodepool"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-}
-
-// world is one namespace with one pool. The controller makes a pass when a test says so, and
-// nobody acts on the machines but the test.
-type world struct {
-	*testing.T
+// poolPasses is a world with one pool, whose controller of pools makes a pass when a test says so.
+// Nobody acts on the machines but the test.
+type poolPasses struct {
+	*world
 
 	pool       *v1alpha1.KubevirtNodePool
 	addresses  *pools.AddressRegistry
@@ -47,12 +37,12 @@ type world struct {
 	behind bool
 }
 
-// newWorld is one with a pool of so many machines and as many addresses as given.
-func newWorld(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *world {
+// newPoolPasses is one with a pool of so many machines and as many addresses as given.
+func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *poolPasses {
 	t.Helper()
 	t.Parallel()
 
-	w := &world{T: t, addresses: pools.New()}
+	w := &poolPasses{world: &world{t: t, namespace: env.Namespace(t)}, addresses: pools.New()}
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
 	w.must(err)
@@ -72,64 +62,43 @@ func newWorld(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *wo
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
 	}
 
-	attach := false
-	w.pool = &v1alpha1.KubevirtNodePool{
-		ObjectMeta: metav1.ObjectMeta{Namespace: env.Namespace(t), Name: "workers"},
-		Spec: v1alpha1.KubevirtNodePoolSpec{
-			Replicas: replicas, AttachDefaultNetwork: &attach, AdditionalNetworks: []v1alpha1.KubevirtNetwork{{Name: "machines"}},
-			BootstrapNetworkConfig: &v1alpha1.KubevirtBootstrapNetworkConfig{
-				Addresses: []v1alpha1.AddressRange{addresses}, Gateway: []v1alpha1.IPAddress{"10.0.0.1"}, PrefixLengthV4: 16,
-			},
-			RootVolume: v1alpha1.KubevirtRootVolume{
-				DiskImage: v1alpha1.KubevirtDiskImage{ContainerDiskImage: "quay.io/containerdisks/fedora:42"},
-			},
-			Compute: &v1alpha1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
-		},
-	}
+	w.pool = w.nodePool("workers", replicas, addresses)
 	env.Create(t, w.pool)
 	w.pass()
 
 	return w
 }
 
-func (w *world) must(err error) {
-	w.Helper()
-
-	if err != nil {
-		w.Fatal(err)
-	}
-}
-
 // pass makes some passes over the pool, as its events would, and reads it; its UID is empty if it
 // is gone.
-func (w *world) pass() {
-	w.Helper()
+func (w *poolPasses) pass() {
+	w.t.Helper()
 
 	key := client.ObjectKeyFromObject(w.pool)
 
 	for range 4 {
-		_, err := w.controller.Reconcile(w.Context(), reconcile.Request{NamespacedName: key})
+		_, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: key})
 		w.must(err)
 	}
 
 	w.pool = &v1alpha1.KubevirtNodePool{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	w.must(client.IgnoreNotFound(env.Client.Get(w.Context(), key, w.pool)))
+	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), key, w.pool)))
 }
 
 // change changes the pool, and makes passes.
-func (w *world) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
-	w.Helper()
+func (w *poolPasses) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
+	w.t.Helper()
 	how(&w.pool.Spec)
-	w.must(env.Client.Update(w.Context(), w.pool))
+	w.must(env.Client.Update(w.t.Context(), w.pool))
 	w.pass()
 }
 
-// machines are those of the namespace that are not being deleted, and how many are.
-func (w *world) machines() (there []v1alpha1.KubevirtMachine, going int) {
-	w.Helper()
+// left are the machines of the namespace that are not being deleted, and how many are.
+func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
+	w.t.Helper()
 
 	var all v1alpha1.KubevirtMachineList
-	w.must(env.Client.List(w.Context(), &all, client.InNamespace(w.pool.Namespace)))
+	w.must(env.Client.List(w.t.Context(), &all, client.InNamespace(w.pool.Namespace)))
 
 	there = slices.DeleteFunc(slices.Clone(all.Items), func(m v1alpha1.KubevirtMachine) bool { return !m.DeletionTimestamp.IsZero() })
 
@@ -137,33 +106,33 @@ func (w *world) machines() (there []v1alpha1.KubevirtMachine, going int) {
 }
 
 // let lets the machines that are being deleted go, as their own controller does.
-func (w *world) let() {
-	w.Helper()
+func (w *poolPasses) let() {
+	w.t.Helper()
 
 	var all v1alpha1.KubevirtMachineList
-	w.must(env.Client.List(w.Context(), &all, client.InNamespace(w.pool.Namespace)))
+	w.must(env.Client.List(w.t.Context(), &all, client.InNamespace(w.pool.Namespace)))
 
 	for i := range all.Items {
 		if m := &all.Items[i]; !m.DeletionTimestamp.IsZero() {
 			m.Finalizers = nil
-			w.must(env.Client.Update(w.Context(), m))
+			w.must(env.Client.Update(w.t.Context(), m))
 		}
 	}
 }
 
-func (w *world) says(condition, reason string) {
-	w.Helper()
+func (w *poolPasses) poolSays(condition, reason string) {
+	w.t.Helper()
 
 	if said := meta.FindStatusCondition(w.pool.Status.Conditions, condition); said == nil || said.Reason != reason {
-		w.Errorf("the pool says %s %+v, want %s", condition, said, reason)
+		w.t.Errorf("the pool says %s %+v, want %s", condition, said, reason)
 	}
 }
 
-func (w *world) templates() []string {
-	w.Helper()
+func (w *poolPasses) templates() []string {
+	w.t.Helper()
 
 	var all v1alpha1.KubevirtMachineTemplateList
-	w.must(env.Client.List(w.Context(), &all, client.InNamespace(w.pool.Namespace)))
+	w.must(env.Client.List(w.t.Context(), &all, client.InNamespace(w.pool.Namespace)))
 
 	var names []string
 	for i := range all.Items {
@@ -176,9 +145,9 @@ func (w *world) templates() []string {
 // A pool has as many machines as it wants, however far its cache is behind; those that are of the
 // least use go first, and the pool goes after all of them.
 func TestAPoolsLife(t *testing.T) {
-	w := newWorld(t, 3, "10.0.1.0-10.0.1.1")
+	w := newPoolPasses(t, 3, "10.0.1.0-10.0.1.1")
 
-	made, _ := w.machines()
+	made, _ := w.left()
 	if len(made) != 3 {
 		t.Fatalf("%d machines", len(made))
 	}
@@ -190,13 +159,13 @@ func TestAPoolsLife(t *testing.T) {
 		}
 	}
 
-	w.says(v1alpha1.ConditionAddressesFewerThanReplicas, "TooFewAddresses")
-	w.says(v1alpha1.ConditionMachinesReady, "MachinesNotReady")
+	w.poolSays(v1alpha1.ConditionAddressesFewerThanReplicas, "TooFewAddresses")
+	w.poolSays(v1alpha1.ConditionMachinesReady, "MachinesNotReady")
 
 	w.behind = true
 	w.pass()
 
-	if there, going := w.machines(); len(there) != 3 || going != 0 {
+	if there, going := w.left(); len(there) != 3 || going != 0 {
 		t.Errorf("with a cache that is behind there are %d machines, and %d go", len(there), going)
 	}
 
@@ -208,17 +177,17 @@ func TestAPoolsLife(t *testing.T) {
 	w.must(env.Client.Status().Update(t.Context(), &made[2]))
 	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 1 })
 
-	if there, going := w.machines(); len(there) != 1 || there[0].Name != made[1].Name || going != 2 {
+	if there, going := w.left(); len(there) != 1 || there[0].Name != made[1].Name || going != 2 {
 		t.Errorf("left: %d, %d go", len(there), going)
 	}
 
-	w.says("Ready", "Ready")
+	w.poolSays("Ready", "Ready")
 	w.let()
 	w.must(env.Client.Delete(t.Context(), w.pool))
 	w.pass()
-	w.says(v1alpha1.ConditionMachinesDeleted, "MachinesLeft")
+	w.poolSays(v1alpha1.ConditionMachinesDeleted, "MachinesLeft")
 
-	if there, going := w.machines(); len(there) != 0 || going != 1 {
+	if there, going := w.left(); len(there) != 0 || going != 1 {
 		t.Errorf("of a pool that goes there are %d machines, and %d go", len(there), going)
 	}
 
@@ -233,7 +202,7 @@ func TestAPoolsLife(t *testing.T) {
 // A template says what machines are made from: it is kept as it was made, goes with the last
 // machine that was made from it, and nobody else's is touched.
 func TestTemplatesOfAPool(t *testing.T) {
-	w := newWorld(t, 1, "10.0.1.0-10.0.1.9")
+	w := newPoolPasses(t, 1, "10.0.1.0-10.0.1.9")
 	first := w.pool.Status.MachineTemplate
 	key := client.ObjectKey{Namespace: w.pool.Namespace, Name: first}
 
@@ -241,13 +210,18 @@ func TestTemplatesOfAPool(t *testing.T) {
 	w.must(env.Client.Get(t.Context(), key, &template))
 
 	raw := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw)
-	template.Spec.Template.Spec.VirtualMachineTemplate.Raw = []byte(strings.ReplaceAll(raw, "1Gi", "9Gi"))
-	w.must(env.Client.Update(t.Context(), &template))
-	w.pass()
-	w.must(env.Client.Get(t.Context(), key, &template))
 
-	if got := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw); strings.Contains(got, "9Gi") || !strings.Contains(got, "1Gi") {
-		t.Errorf("a template that somebody changed is now %s", got)
+	for why, other := range map[string]string{
+		"another size": strings.ReplaceAll(raw, "1Gi", "9Gi"), "more than is read": `{"a":[` + strings.Repeat("1,", 50000) + `1]}`,
+	} {
+		template.Spec.Template.Spec.VirtualMachineTemplate.Raw = []byte(other)
+		w.must(env.Client.Update(t.Context(), &template))
+		w.pass()
+		w.must(env.Client.Get(t.Context(), key, &template))
+
+		if got := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw); got != raw {
+			t.Errorf("%s: a template that somebody changed is now %.200s", why, got)
+		}
 	}
 
 	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("2Gi") })
@@ -257,7 +231,7 @@ func TestTemplatesOfAPool(t *testing.T) {
 		t.Errorf("templates %v; the machine is of %s, new ones are of %s", got, first, second)
 	}
 
-	if there, _ := w.machines(); len(there) != 1 || there[0].Annotations[v1alpha1.AnnotationMachineTemplate] != first {
+	if there, _ := w.left(); len(there) != 1 || there[0].Annotations[v1alpha1.AnnotationMachineTemplate] != first {
 		t.Error("the machine was replaced")
 	}
 
@@ -273,7 +247,7 @@ func TestTemplatesOfAPool(t *testing.T) {
 	template.OwnerReferences = nil
 	w.must(env.Client.Update(t.Context(), &template))
 	w.pass()
-	w.says(v1alpha1.ConditionTemplateReady, "TemplateNotOurs")
+	w.poolSays(v1alpha1.ConditionTemplateReady, "TemplateNotOurs")
 
 	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("3Gi") })
 

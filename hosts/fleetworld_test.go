@@ -1,19 +1,21 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet_test
+package hosts_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,14 +28,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
-
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-}
 
 // racks is a kind of host of which the configuration alone is known.
 type racks struct {
@@ -58,21 +52,20 @@ func (racks) Like(host machine.Object) machine.Object {
 	return &v1alpha1.LinuxMachine{Spec: m.Spec}
 }
 
-// world is one fleet, whose hosts the test plays.
-type world struct {
-	*testing.T
+// fleetWorld is a fleet alone, whose hosts the test plays.
+type fleetWorld struct {
+	*world
 
-	namespace string
-	recorder  *events.FakeRecorder
+	recorder *events.FakeRecorder
 	// live is what the controller reads past its cache.
 	live client.Reader
 }
 
-func newWorld(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *world {
+func newFleetWorld(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *fleetWorld {
 	t.Helper()
 	t.Parallel()
 
-	w := &world{T: t, namespace: env.Namespace(t), recorder: events.NewFakeRecorder(100), live: env.Client}
+	w := &fleetWorld{world: &world{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100), live: env.Client}
 	env.Create(t, &v1alpha1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "racks"}, Spec: spec})
 
 	for _, name := range hosts {
@@ -83,17 +76,17 @@ func newWorld(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *world
 				FleetName: "racks", Address: "192.0.2.1", SSHKeySecretRef: key, KubeconfigSecretRef: key,
 			},
 		})
-		w.change(name, func(s *v1alpha1.HostStatus) { s.Bootstrapped, s.HostConfigHash = true, "old" })
+		w.note(name, func(s *v1alpha1.LinuxMachineStatus) { s.Bootstrapped, s.HostConfigHash = true, "old" })
 	}
 
 	return w
 }
 
 // run runs the controller as the operator does, until the returned function is called.
-func (w *world) run(hash string) func() {
-	w.Helper()
+func (w *fleetWorld) run(hash string) func() {
+	w.t.Helper()
 
-	return env.Manage(w.T, w.namespace, func(ctx context.Context, mgr ctrl.Manager) error {
+	return env.Manage(w.t, w.namespace, func(ctx context.Context, mgr ctrl.Manager) error {
 		kind := racks{hash: hash}
 
 		err := mgr.GetFieldIndexer().IndexField(ctx, kind.New(), machine.FleetIndex, func(obj client.Object) []string {
@@ -113,46 +106,19 @@ func (w *world) run(hash string) func() {
 	})
 }
 
-func (w *world) change(name string, edit func(*v1alpha1.HostStatus)) {
-	w.Helper()
-
-	var host v1alpha1.LinuxMachine
-	if err := env.Client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &host); err != nil {
-		w.Fatal(err)
-	}
-
-	edit(&host.Status.HostStatus)
-
-	if err := env.Client.Status().Update(w.Context(), &host); err != nil {
-		w.Fatal(err)
-	}
-}
-
-func (w *world) read() *v1alpha1.HostFleet {
-	w.Helper()
-
-	var out v1alpha1.HostFleet
-	if err := env.Client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: "racks"}, &out); err != nil {
-		w.Fatal(err)
-	}
-
-	return &out
-}
-
-// reach waits until the fleet is as it should be, and gives it.
-func (w *world) reach(what string, done func(*v1alpha1.HostFleet) bool) *v1alpha1.HostFleet {
-	w.Helper()
+// reaches waits until the fleet is as it should be, and gives it.
+func (w *fleetWorld) reaches(what string, done func(*v1alpha1.HostFleet) bool) *v1alpha1.HostFleet {
+	w.t.Helper()
 
 	var last *v1alpha1.HostFleet
 
-	err := wait.PollUntilContextTimeout(w.Context(), 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		last = w.read()
+	w.eventually(what, func() string {
+		if last = w.fleet(); done(last) {
+			return ""
+		}
 
-		return done(last), nil
+		return fmt.Sprintf("%+v", last.Status)
 	})
-	if err != nil {
-		w.Fatalf("%s: %v: %+v", what, err, last.Status)
-	}
 
 	return last
 }
@@ -164,87 +130,40 @@ func permits(f *v1alpha1.HostFleet, n int, hash string) bool {
 	})
 }
 
-// took has hosts take what they have a permit for.
-func (w *world) took(hash string, permits ...v1alpha1.HostPermit) {
-	w.Helper()
-
-	for _, permit := range permits {
-		w.change(permit.Host, func(s *v1alpha1.HostStatus) { s.HostConfigHash, s.LastPermit = hash, permit.Number })
-	}
-}
-
-func spec(most int32) v1alpha1.HostFleetSpec {
+func rackSpec(most int32) v1alpha1.HostFleetSpec {
 	return v1alpha1.HostFleetSpec{
 		HostKind: "LinuxMachine", Rollout: v1alpha1.HostRollout{MaxUnavailable: new(intstr.FromInt32(most)), Canary: new(int32(1))},
-	}
-}
-
-// A configuration goes to the canary alone, then to as many hosts at a time as may be away,
-// and permits outlive the program that gave them.
-func TestRolloutThroughRestarts(t *testing.T) {
-	w := newWorld(t, spec(2), "a", "b", "c", "d")
-	stop := w.run("new")
-
-	first := w.reach("the canary's permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "new") })
-	kube.Condition(t, first.Status.Conditions, v1alpha1.ConditionRolledOut, metav1.ConditionFalse, "RollingOut", "")
-	w.took("new", first.Status.Permits...)
-
-	second := w.reach("two permits", func(f *v1alpha1.HostFleet) bool { return permits(f, 2, "new") })
-	stop()
-
-	stop = w.run("new")
-	defer stop()
-
-	kept, done := second.Status.Permits[0], second.Status.Permits[1]
-	w.took("new", done)
-
-	third := w.reach("the next host's permit", func(f *v1alpha1.HostFleet) bool {
-		return permits(f, 2, "new") && !slices.Contains(f.Status.Permits, done)
-	})
-	if !slices.Contains(third.Status.Permits, kept) {
-		t.Errorf("permit %+v was out, and is another one: %+v", kept, third.Status.Permits)
-	}
-
-	w.took("new", third.Status.Permits...)
-
-	last := w.reach("the end", func(f *v1alpha1.HostFleet) bool { return f.Status.Converged == 4 && permits(f, 0, "") })
-	kube.Condition(t, last.Status.Conditions, v1alpha1.ConditionRolledOut, metav1.ConditionTrue, "Converged", "")
-
-	if last.Status.LastPermit != 4 || last.Status.HostConfigHash != "new" || last.Status.Hosts != 4 || last.Status.Drifted != 0 {
-		t.Errorf("status is %+v", last.Status)
 	}
 }
 
 // A configuration that a host refuses goes no further, is told of once, and goes on when a
 // person says so.
 func TestRefusedConfigurationStops(t *testing.T) {
-	w := newWorld(t, spec(1), "a", "b")
+	w := newFleetWorld(t, rackSpec(1), "a", "b")
 	defer w.run("bad")()
 
-	first := w.reach("the canary's permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "bad") })
+	first := w.reaches("the canary's permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "bad") })
 	canary := first.Status.Permits[0]
 	other := map[string]string{"a": "b", "b": "a"}[canary.Host]
 
-	w.change(canary.Host, func(s *v1alpha1.HostStatus) {
+	w.note(canary.Host, func(s *v1alpha1.LinuxMachineStatus) {
 		at := metav1.Now().Rfc3339Copy()
 		s.LastPermit, s.FailedHostConfigHash, s.LastUpdateFailureTime, s.UpdateAttempts = canary.Number, "bad", &at, 1
 	})
 
-	stopped := w.reach("the stop", func(f *v1alpha1.HostFleet) bool { return f.Status.StoppedHash == "bad" && permits(f, 0, "") })
+	stopped := w.reaches("the stop", func(f *v1alpha1.HostFleet) bool { return f.Status.StoppedHash == "bad" && permits(f, 0, "") })
 	kube.Condition(t, stopped.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, "RolloutStopped", "")
 
 	// It is looked at again, and neither told again nor given to another host.
-	w.change(other, func(s *v1alpha1.HostStatus) { s.LostParts = []string{"agent"} })
-	w.change(other, func(s *v1alpha1.HostStatus) { s.LostParts = nil })
+	w.note(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = []string{"agent"} })
+	w.note(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = nil })
 
-	resumed := w.read()
+	resumed := w.fleet()
 	resumed.Spec.ResumedAt = new(metav1.NewTime(time.Now().Add(2 * time.Second)))
 
-	if err := env.Client.Update(t.Context(), resumed); err != nil {
-		t.Fatal(err)
-	}
+	w.must(env.Client.Update(t.Context(), resumed))
 
-	goesOn := w.reach("the next permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "bad") && f.Status.Permits[0].Host == other })
+	goesOn := w.reaches("the next permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "bad") && f.Status.Permits[0].Host == other })
 	kube.Condition(t, goesOn.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
 
 	close(w.recorder.Events)
@@ -273,18 +192,81 @@ func TestFleetsThatHoldBack(t *testing.T) {
 		"unknown kind": {func(s *v1alpha1.HostFleetSpec) { s.HostKind = "Mainframe" }, v1alpha1.ConditionPolicyValid, "UnknownHostKind"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			held := spec(2)
+			held := rackSpec(2)
 			tc.edit(&held)
 
-			w := newWorld(t, held, "a")
+			w := newFleetWorld(t, held, "a")
 			defer w.run("new")()
 
-			f := w.reach("a word on it", func(f *v1alpha1.HostFleet) bool { return len(f.Status.Conditions) > 1 })
+			f := w.reaches("a word on it", func(f *v1alpha1.HostFleet) bool { return len(f.Status.Conditions) > 1 })
 			kube.Condition(t, f.Status.Conditions, tc.condition, metav1.ConditionFalse, tc.reason, "")
 
 			if len(f.Status.Permits) > 0 {
 				t.Errorf("permits are out: %+v", f.Status.Permits)
 			}
 		})
+	}
+}
+
+// slow is an API server in whose first list of hosts somebody is quicker than a pass.
+type slow struct {
+	client.Reader
+
+	once sync.Once
+	then func()
+}
+
+func (s *slow) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	s.once.Do(s.then)
+
+	return s.Reader.List(ctx, list, opts...)
+}
+
+// A pass that began before the number of hosts was taken away makes none, and gives none back.
+func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
+	t.Parallel()
+
+	for name, replicas := range map[string]int32{"one too few": 3, "one too many": 1} {
+		t.Run(name, func(t *testing.T) {
+			w := newFleetWorld(t, v1alpha1.HostFleetSpec{HostKind: "LinuxMachine", Replicas: new(replicas), TemplateHost: "a"}, "a", "b")
+			if replicas == 1 {
+				// A fleet gives back what it made, and orders none for a while after that.
+				made := &v1alpha1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "b"}}
+				w.merge(made, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationMadeByFleet+`":"racks"}}}`)
+			}
+
+			w.live = &slow{Reader: env.Client, then: func() {
+				w.merge(&v1alpha1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "racks"}},
+					`{"spec":{"replicas":null}}`)
+			}}
+			defer w.run("new")()
+
+			w.reaches("a look at the fleet without a number", func(f *v1alpha1.HostFleet) bool {
+				return f.Spec.Replicas == nil && f.Status.ObservedGeneration == f.Generation
+			})
+
+			var list v1alpha1.LinuxMachineList
+			if err := env.Client.List(t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
+				t.Fatal(err)
+			}
+
+			got := map[string]bool{}
+			for i := range list.Items {
+				got[list.Items[i].Name] = list.Items[i].DeletionTimestamp.IsZero()
+			}
+
+			if diff := cmp.Diff(map[string]bool{"a": true, "b": true}, got); diff != "" {
+				t.Errorf("hosts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// merge changes an object as kubectl patch does.
+func (w *fleetWorld) merge(obj client.Object, with string) {
+	w.t.Helper()
+
+	if err := env.Client.Patch(w.t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(with))); err != nil {
+		w.t.Error(err)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pools_test
+package networking_test
 
 import (
 	"errors"
@@ -31,9 +31,7 @@ func pool(t testing.TB, network, name string, addresses ...string) pools.Pool {
 	}
 
 	p, err := alloc.NewPool(name, spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return pools.Pool{Network: network, Cluster: "one", Addresses: p}
 }
@@ -41,9 +39,7 @@ func pool(t testing.TB, network, name string, addresses ...string) pools.Pool {
 func set(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
 	t.Helper()
 
-	if err := b.SetPool(p, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.SetPool(p, nil))
 }
 
 // wakes counts who was woken, in order.
@@ -130,23 +126,6 @@ func TestWaitersAreWokenInTurnAndNoMoreThanThereIsRoomFor(t *testing.T) {
 	}
 }
 
-func TestRoomThatAWokenOwnerGivesUpGoesToTheNext(t *testing.T) {
-	t.Parallel()
-
-	b, w := pools.New(), &wakes{}
-	set(t, b, pool(t, blue, "p", "10.0.0.10/32"))
-
-	for _, owner := range []string{"a", "b", "c"} {
-		ask(t, b, w, "p", owner)
-	}
-
-	b.Release("a")
-	equal(t, "woken", w.taken(), []string{"b"})
-	b.Release("b") // deleted before it asked again
-	equal(t, "woken", w.taken(), []string{"c"})
-	equal(t, "has", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
-}
-
 // Who was woken for an address gets it, whoever asks meanwhile.
 func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
@@ -186,9 +165,7 @@ func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
 	equal(t, "woken again", w.taken(), []string{"e"})
 
 	held := alloc.Held{Owner: "e", Pool: "p", Address: netip.MustParsePrefix("10.9.0.1/8")}
-	if err := b.Restore(blue, held); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Restore(blue, held))
 
 	equal(t, "who got one by hand waits no more", ask(t, b, w, "p", "f"), "[10.0.0.11/8]")
 }
@@ -209,7 +186,7 @@ func TestWaitersOfAPoolThatIsNotThereYet(t *testing.T) {
 	equal(t, "asks again without a pool", ask(t, b, w, "p", "late"), "")
 }
 
-func TestOverlap(t *testing.T) {
+func TestPoolsOverlap(t *testing.T) {
 	t.Parallel()
 
 	b, w := pools.New(), &wakes{}
@@ -275,9 +252,7 @@ func TestRestoredAddressesAreNobodyElses(t *testing.T) {
 	b, w := pools.New(), &wakes{}
 	held := alloc.Held{Owner: "ns/a/1", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}
 
-	if err := b.Restore(blue, held); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Restore(blue, held))
 
 	held.Owner = "ns/b/2"
 

@@ -1,68 +1,43 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package machine_test
+package networking_test
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/machine"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
-	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// env has KubeVirt's kinds, and nobody who acts on them: the test plays KubeVirt.
-var env *kube.Env
+// machinePasses is a world with a pool of two addresses, whose controller of machines makes a pass
+// when a test says so. The test plays KubeVirt.
+type machinePasses struct {
+	*world
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) {
-		env = e
-
-		if err := crds.Install(context.Background(), e.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, v1alpha1.AddToScheme))
-}
-
-var errLost = errors.New("connection reset by peer")
-
-// world is one namespace with a pool of two addresses. The controller makes a pass when a test
-// says so.
-type world struct {
-	*testing.T
-
-	namespace, network string
-	addresses          *pools.AddressRegistry
-	controller         *machine.Reconciler
+	network    string
+	addresses  *pools.AddressRegistry
+	controller *machine.Reconciler
 	// lost has the answers to writes of these kinds lost, after they were done: status, create; or
 	// has a machine read as it was before its addresses were on record: addresses.
 	lost string
@@ -70,11 +45,11 @@ type world struct {
 	atCreate []string
 }
 
-func newWorld(t *testing.T) *world {
+func newMachinePasses(t *testing.T) *machinePasses {
 	t.Helper()
 	t.Parallel()
 
-	w := &world{T: t, namespace: env.Namespace(t)}
+	w := &machinePasses{world: &world{t: t, namespace: env.Namespace(t)}}
 	w.network = w.namespace + "/machines"
 	w.start()
 
@@ -82,13 +57,11 @@ func newWorld(t *testing.T) *world {
 }
 
 // start is what a new process begins with.
-func (w *world) start() {
-	w.Helper()
+func (w *machinePasses) start() {
+	w.t.Helper()
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 
 	answer := func(kind string, err error) error {
 		if err == nil && w.lost == kind {
@@ -128,21 +101,15 @@ func (w *world) start() {
 	pool, err := alloc.NewPool(w.namespace+"/workers", alloc.Spec{
 		Addresses: []string{"10.0.0.10-10.0.0.11"}, Gateways: []string{"10.0.0.1"}, PrefixLengthV4: 24,
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 
 	w.addresses = pools.New()
 	w.addresses.ReadPoolsFrom(func(context.Context) ([]pools.Found, error) { return nil, nil })
 	w.addresses.ReadFrom(machine.Reader(plain))
 
-	if err := w.addresses.Rebuild(w.Context()); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.addresses.Rebuild(w.t.Context()))
 
-	if err := w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil))
 
 	w.controller = &machine.Reconciler{
 		Client: c, Live: plain, Runner: &step.Runner{Client: c, Controller: "kubevirtmachine"},
@@ -151,31 +118,21 @@ func (w *world) start() {
 }
 
 // machine makes one of the pool.
-func (w *world) machine(name string) {
-	w.Helper()
-	env.Create(w.T, &v1alpha1.KubevirtMachine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: map[string]string{v1alpha1.LabelNodePool: "workers"}},
-		Spec: v1alpha1.KubevirtMachineSpec{
-			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{"runStrategy":"Always","template":{"spec":{
-				"domain":{"devices":{"interfaces":[{"name":"machines","bridge":{}}]}},
-				"networks":[{"name":"machines","multus":{"networkName":"machines"}}]}}}}`)},
-			BootstrapNetworkConfig: &v1alpha1.VirtualMachineBootstrapNetworkConfig{
-				Interface: "eno101", NetworkName: "machines", Subnets: []v1alpha1.AddressRange{"10.0.0.0/24"},
-			},
-		},
-	})
+func (w *machinePasses) machine(name string) {
+	w.t.Helper()
+	w.must(env.Client.Create(w.t.Context(), machineOf(w.namespace, "workers", name)))
 }
 
 // pass makes some passes over a machine, as its events would.
-func (w *world) pass(name string) reconcile.Result {
-	w.Helper()
+func (w *machinePasses) pass(name string) reconcile.Result {
+	w.t.Helper()
 
 	var last reconcile.Result
 
 	for range 3 {
-		result, err := w.controller.Reconcile(w.Context(), reconcile.Request{NamespacedName: w.key(name)})
+		result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: w.key(name)})
 		if err != nil && !errors.Is(err, errLost) {
-			w.Fatal(err)
+			w.t.Fatal(err)
 		}
 
 		last = result
@@ -184,67 +141,59 @@ func (w *world) pass(name string) reconcile.Result {
 	return last
 }
 
-func (w *world) key(name string) client.ObjectKey {
+func (w *machinePasses) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: name}
 }
 
 // read gives a machine; without a name if it is gone.
-func (w *world) read(name string) *v1alpha1.KubevirtMachine {
-	w.Helper()
+func (w *machinePasses) read(name string) *v1alpha1.KubevirtMachine {
+	w.t.Helper()
 
 	out := &v1alpha1.KubevirtMachine{}
-	w.must(client.IgnoreNotFound(env.Client.Get(w.Context(), w.key(name), out)))
+	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.key(name), out)))
 
 	return out
 }
 
 // vm gives a machine's VirtualMachine; without a name if it is gone.
-func (w *world) vm(name string) *unstructured.Unstructured {
-	w.Helper()
+func (w *machinePasses) vm(name string) *unstructured.Unstructured {
+	w.t.Helper()
 
 	out := kubevirt.New(kubevirt.VirtualMachineKind())
-	w.must(client.IgnoreNotFound(env.Client.Get(w.Context(), w.key(name), out)))
+	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.key(name), out)))
 
 	return out
 }
 
 // says checks a machine's condition, its addresses and its phase.
-func (w *world) says(name, condition, reason string, phase v1alpha1.KubevirtMachinePhase, addresses ...string) {
-	w.Helper()
+func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.KubevirtMachinePhase, addresses ...string) {
+	w.t.Helper()
 
 	m := w.read(name)
 
 	said := meta.FindStatusCondition(m.Status.Conditions, condition)
 	if said == nil || said.Reason != reason {
-		w.Errorf("%s says %s %+v, want %s", name, condition, said, reason)
+		w.t.Errorf("%s says %s %+v, want %s", name, condition, said, reason)
 	}
 
 	if got := m.Status.AllocatedBootstrapAddresses["eno101"]; !slices.Equal(got, addresses) || m.Status.Phase != phase {
-		w.Errorf("%s is %s with %v, want %s with %v", name, m.Status.Phase, got, phase, addresses)
-	}
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-
-	if err != nil {
-		w.Fatal(err)
+		w.t.Errorf("%s is %s with %v, want %s with %v", name, m.Status.Phase, got, phase, addresses)
 	}
 }
 
 // finalizer keeps a VirtualMachine, as KubeVirt does until its instance is gone.
-func (w *world) finalizer(name string, is ...string) {
-	w.Helper()
+func (w *machinePasses) finalizer(name string, is ...string) {
+	w.t.Helper()
 
 	vm := w.vm(name)
 	vm.SetFinalizers(is)
-	w.must(env.Client.Update(w.Context(), vm))
+	w.must(env.Client.Update(w.t.Context(), vm))
 }
 
 // A machine's addresses are on record before its VirtualMachine is asked for, and are nobody else's
 // until the API server itself has neither a VirtualMachine nor an instance of it.
 func TestAMachinesLife(t *testing.T) {
-	w := newWorld(t)
+	w := newMachinePasses(t)
 	w.machine("a")
 	w.machine("b")
 	w.machine("c")
@@ -300,7 +249,7 @@ func TestAnswersAreLost(t *testing.T) {
 
 	for _, lost := range []string{"status", "create"} {
 		t.Run(lost, func(t *testing.T) {
-			w := newWorld(t)
+			w := newMachinePasses(t)
 			w.machine("a")
 			w.machine("b")
 
@@ -332,7 +281,7 @@ func TestAnswersAreLost(t *testing.T) {
 // Somebody else's VirtualMachine of a machine's name is left alone, while the machine is there and
 // when it goes.
 func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
-	w := newWorld(t)
+	w := newMachinePasses(t)
 
 	theirs := kubevirt.New(kubevirt.VirtualMachineKind())
 	theirs.SetNamespace(w.namespace)
@@ -356,7 +305,7 @@ func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
 
 // What the API server refuses of a VirtualMachine ends in Failed, with its words.
 func TestARefusedVirtualMachine(t *testing.T) {
-	w := newWorld(t)
+	w := newMachinePasses(t)
 	w.machine("a")
 
 	m := w.read("a")
@@ -372,8 +321,8 @@ func TestARefusedVirtualMachine(t *testing.T) {
 }
 
 // An address that two machines have on record is told to the later one, which loses nothing.
-func TestAnAddressOnRecordTwice(t *testing.T) {
-	w := newWorld(t)
+func TestAMachinesAddressOnRecordTwice(t *testing.T) {
+	w := newMachinePasses(t)
 	w.machine("a")
 	w.machine("b")
 	w.pass("a")
@@ -391,7 +340,7 @@ func TestAnAddressOnRecordTwice(t *testing.T) {
 // A machine whose finalizer was taken away by force keeps its addresses until its VirtualMachine is
 // gone.
 func TestAFinalizerTakenAway(t *testing.T) {
-	w := newWorld(t)
+	w := newMachinePasses(t)
 	w.machine("a")
 	w.pass("a")
 
@@ -417,7 +366,7 @@ func TestAFinalizerTakenAway(t *testing.T) {
 // Addresses are on record until they are free, also where the pass began with a copy of the machine
 // that has none: the next process must not find them with nobody, or with two machines.
 func TestAddressesAreFreedOffTheRecord(t *testing.T) {
-	w := newWorld(t)
+	w := newMachinePasses(t)
 	w.machine("a")
 	w.pass("a")
 

@@ -1,0 +1,116 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/hyperfleet/hyperfleet/hosts/nodecert"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+)
+
+// What a cluster says it has signed is brought to a host only if it is the host's: of the key that
+// was made, and of its Node. Nothing else of the operator's kubeconfig comes with it. The cluster is
+// one that lies, which an API server does not.
+func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
+	t.Parallel()
+
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, tt := range map[string]struct {
+		kind, common string
+		key          any
+		says         string
+	}{
+		"as asked for":   {"CERTIFICATE", "system:node:rack-1", nil, ""},
+		"another Node":   {"CERTIFICATE", "system:node:rack-2", nil, "another name"},
+		"another key":    {"CERTIFICATE", "system:node:rack-1", &other.PublicKey, "another key"},
+		"no certificate": {"PRIVATE KEY", "system:node:rack-1", nil, "no certificate in PEM"},
+	} {
+		cluster := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			object := &certificatesv1.CertificateSigningRequest{}
+			body, _ := io.ReadAll(r.Body)
+
+			if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, object); err != nil {
+				t.Errorf("%s %s: %v", r.Method, r.URL, err)
+
+				return
+			}
+
+			object.APIVersion, object.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
+			object.Status.Certificate = signs(t, object.Spec.Request, other, tt.kind, tt.common, tt.key)
+
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(object)
+		}))
+		t.Cleanup(cluster.Close)
+
+		kubeconfig, err := kubeproc.Kubeconfig(&rest.Config{Host: cluster.URL, BearerToken: "s3cr3t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		w, err := nodecert.New("rack-1", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		err = w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
+
+		switch {
+		case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || w.Issued != nil):
+			t.Errorf("%s: %v, issued %v; want a refusal that says %q", name, err, w.Issued, tt.says)
+		case tt.says == "" && (err != nil || strings.Contains(w.Issued.Kubeconfig.Reveal(), "s3cr3t") ||
+			!strings.Contains(w.Issued.Kubeconfig.Reveal(), cluster.URL)):
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// signs makes a certificate for a request, of another key and of a name; nil is the request's key.
+func signs(t *testing.T, request []byte, by *ecdsa.PrivateKey, kind, common string, key any) []byte {
+	t.Helper()
+
+	block, _ := pem.Decode(request)
+
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		t.Error(err)
+
+		return nil
+	}
+
+	if key == nil {
+		key = parsed.PublicKey
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: common}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
+	}, &x509.Certificate{Subject: pkix.Name{CommonName: "ca"}}, key, by)
+	if err != nil {
+		t.Error(err)
+	}
+
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
