@@ -1,13 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package guestapi_test
+package runners_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -34,28 +34,14 @@ import (
 func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	owned := true
-	out := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerPool", Name: "linux", UID: "pool-uid", Controller: &owned,
-			}},
-		},
-		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"}, RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
-			WorkloadConfig: v1alpha1.Workload{
-				Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
-			},
-		},
-	}
-	env.Create(t, out)
-
+	out := claimOf(namespace, name)
+	out.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerPool", Name: "linux", UID: "pool-uid", Controller: new(true),
+	}}
+	out.Spec.RunnerPoolRef = &v1alpha1.LocalObjectReference{Name: "linux"}
 	out.Status.BootstrapInfo = &info
-	if err := env.Client.Status().Update(t.Context(), out); err != nil {
-		t.Fatal(err)
-	}
 
-	return out
+	return makeClaim(t, out)
 }
 
 func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
@@ -106,6 +92,7 @@ func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	return sendTo(t, reportHandler(), claim, body).Code
 }
 
+// sendTo reports as the claim's machine would. The body is JSON, or a text as it is.
 func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
 	t.Helper()
 
@@ -119,16 +106,28 @@ func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, bo
 		text = string(data)
 	}
 
+	answer := httptest.NewRecorder()
+	reports(handler).ServeHTTP(answer, reportOf(t, claim, strings.NewReader(text)))
+
+	return answer
+}
+
+// reports serves reports at their place.
+func reports(handler http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(report.Pattern, handler)
 
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewBufferString(text))
+	return mux
+}
+
+// reportOf is the request of the claim's machine.
+func reportOf(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.Request {
+	t.Helper()
+
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), body)
 	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken(key, claim.Namespace, claim.Name, claim.UID))
 
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, request)
-
-	return answer
+	return request
 }
 
 func finished(log string) guest.Report {
@@ -138,19 +137,14 @@ func finished(log string) guest.Report {
 func logOf(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
 	t.Helper()
 
-	out := &v1alpha1.RunnerLog{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out); err != nil {
-		t.Fatal(err)
-	}
-
-	return out
+	return read(t, namespace, name, &v1alpha1.RunnerLog{})
 }
 
 func nameOfLog(claim *v1alpha1.MachineClaim) string {
 	return report.LogName(workload.RunnerName(claim.Name, claim.UID))
 }
 
-func logs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
+func logsOf(t *testing.T, namespace string) []v1alpha1.RunnerLog {
 	t.Helper()
 
 	var out v1alpha1.RunnerLogList
@@ -223,7 +217,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		t.Fatalf("status %d", got)
 	}
 
-	shelved := logs(t, namespace)
+	shelved := logsOf(t, namespace)
 	if len(shelved) != 1 || len(shelved[0].OwnerReferences) != 0 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
 		shelved[0].Labels["hyperfleet.io/log-shelf"] != "linux" || shelved[0].Spec.Text != "output" {
 		t.Fatalf("on the shelf: %+v", shelved)
@@ -306,7 +300,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		})
 	}
 
-	if got := logs(t, namespace); len(got) != 0 {
+	if got := logsOf(t, namespace); len(got) != 0 {
 		t.Errorf("logs were kept: %+v", got)
 	}
 
@@ -334,8 +328,8 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 
 	namespace := env.Namespace(t)
 	ledgerJob(t, namespace, "7", "r")
-	env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/base/serviceaccount.yaml",
-		"../../deploy/rbac/runners.yaml", "../../deploy/base/rolebinding.yaml")
+	env.Apply(t, "../deploy/base/namespace.yaml", "../deploy/base/serviceaccount.yaml",
+		"../deploy/rbac/runners.yaml", "../deploy/base/rolebinding.yaml")
 
 	limited, err := client.New(env.ServiceAccount(t, "hyperfleet-system", "hyperfleet-runners"), client.Options{Scheme: env.Scheme})
 	if err != nil {
@@ -356,7 +350,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		t.Errorf("Find = %q, %v", name, err)
 	}
 
-	if err := keep.Drop(t.Context(), namespace, name); err != nil || len(logs(t, namespace)) > 0 {
+	if err := keep.Drop(t.Context(), namespace, name); err != nil || len(logsOf(t, namespace)) > 0 {
 		t.Errorf("Drop = %v", err)
 	}
 

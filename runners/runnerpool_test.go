@@ -1,23 +1,19 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package runnerpool_test
+package runners_test
 
 import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -29,16 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-}
-
-// world is one namespace with one pool, whose claims the test lets live.
-type world struct {
+// poolWorld is one namespace with one pool, whose claims the test lets live.
+type poolWorld struct {
 	*testing.T
 
 	namespace string
@@ -47,14 +35,14 @@ type world struct {
 	jobs      int
 }
 
-// newWorld makes the pool, after change, and its template and cluster, which are ready.
-func newWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *world {
+// newPoolWorld makes the pool, after change, and its template and cluster, which are ready.
+func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
 	t.Helper()
 
 	// Claims bear the API server's time, so the pools' clock begins with it.
 	clk := clocktesting.NewFakePassiveClock(time.Now())
 	platform := github.Platform{}
-	w := &world{T: t, namespace: env.Namespace(t), clock: clk, pools: &runnerpool.Reconciler{
+	w := &poolWorld{T: t, namespace: env.Namespace(t), clock: clk, pools: &runnerpool.Reconciler{
 		Client: env.Client, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
 		Platforms: demand.Platforms{v1alpha1.WorkloadGitHubActions: platform},
 		Runner:    &step.Runner{Client: env.Client, Controller: "runnerpool", Clock: clk},
@@ -83,16 +71,8 @@ func newWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *world {
 	return w
 }
 
-func (w *world) get(name string, obj client.Object) {
-	w.Helper()
-
-	if err := env.Client.Get(w.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, obj); err != nil {
-		w.Fatalf("get %s: %v", name, err)
-	}
-}
-
 // ready writes an object's condition Ready.
-func (w *world) ready(obj step.Object, status metav1.ConditionStatus) {
+func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
 	w.Helper()
 	meta.SetStatusCondition(obj.StatusConditions(), metav1.Condition{
 		Type: step.Ready, Status: status, Reason: "Test", Message: "as the test says",
@@ -104,28 +84,14 @@ func (w *world) ready(obj step.Object, status metav1.ConditionStatus) {
 }
 
 // template makes a template on a cluster of its own; both are ready.
-func (w *world) template(name string) *v1alpha1.HypervisorMachineTemplate {
+func (w *poolWorld) template(name string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
-	secret := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "proxmox", Key: "token"}}
-	cluster := &v1alpha1.HypervisorCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + name},
-		Spec: v1alpha1.HypervisorClusterSpec{
-			Provider: "proxmox", Endpoint: "https://pve.example:8006/api2/json",
-			Credentials: v1alpha1.HypervisorCredentials{TokenID: &secret, TokenSecret: &secret},
-		},
-	}
+	cluster := clusterOf(w.namespace + "-" + name)
 	env.Create(w, cluster)
 	w.ready(cluster, metav1.ConditionTrue)
 
-	template := &v1alpha1.HypervisorMachineTemplate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
-		Spec: v1alpha1.HypervisorMachineTemplateSpec{
-			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: cluster.Name},
-			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "linux"}},
-			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
-		},
-	}
+	template := templateOf(w.namespace, name, cluster.Name)
 	env.Create(w, template)
 	w.ready(template, metav1.ConditionTrue)
 
@@ -133,7 +99,7 @@ func (w *world) template(name string) *v1alpha1.HypervisorMachineTemplate {
 }
 
 // update changes the pool's spec.
-func (w *world) update(change func(*v1alpha1.RunnerPoolSpec)) {
+func (w *poolWorld) update(change func(*v1alpha1.RunnerPoolSpec)) {
 	w.Helper()
 
 	pool := w.pool()
@@ -144,17 +110,14 @@ func (w *world) update(change func(*v1alpha1.RunnerPoolSpec)) {
 	}
 }
 
-func (w *world) pool() *v1alpha1.RunnerPool {
+func (w *poolWorld) pool() *v1alpha1.RunnerPool {
 	w.Helper()
 
-	var pool v1alpha1.RunnerPool
-	w.get("pool", &pool)
-
-	return &pool
+	return read(w, w.namespace, "pool", &v1alpha1.RunnerPool{})
 }
 
 // pass makes one pass over the pool, some time after the last.
-func (w *world) pass(after time.Duration) reconcile.Result {
+func (w *poolWorld) pass(after time.Duration) reconcile.Result {
 	w.Helper()
 	w.clock.SetTime(w.clock.Now().Add(after))
 
@@ -169,7 +132,7 @@ func (w *world) pass(after time.Duration) reconcile.Result {
 }
 
 // queue adds jobs that wait.
-func (w *world) queue(n int) {
+func (w *poolWorld) queue(n int) {
 	w.Helper()
 
 	for range n {
@@ -186,7 +149,7 @@ func (w *world) queue(n int) {
 }
 
 // claims gives the pool's claims that are not being deleted, by name.
-func (w *world) claims() []v1alpha1.MachineClaim {
+func (w *poolWorld) claims() []v1alpha1.MachineClaim {
 	w.Helper()
 
 	var list v1alpha1.MachineClaimList
@@ -198,7 +161,7 @@ func (w *world) claims() []v1alpha1.MachineClaim {
 }
 
 // want makes sure of how many claims there are: to run, and on standby.
-func (w *world) want(running, standby int) []v1alpha1.MachineClaim {
+func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
 	w.Helper()
 
 	claims := w.claims()
@@ -218,21 +181,19 @@ func (w *world) want(running, standby int) []v1alpha1.MachineClaim {
 }
 
 // is writes what a claim's controller would.
-func (w *world) is(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
+func (w *poolWorld) is(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
 	w.Helper()
 
 	now := metav1.NewMicroTime(w.clock.Now())
 
-	var fresh v1alpha1.MachineClaim
-	w.get(claim.Name, &fresh)
-
+	fresh := read(w, w.namespace, claim.Name, &v1alpha1.MachineClaim{})
 	if fresh.Status.Times == nil {
 		fresh.Status.Times = &v1alpha1.MachineTimes{}
 	}
 
 	change(&fresh.Status, &now)
 
-	if err := env.Client.Status().Update(w.Context(), &fresh); err != nil {
+	if err := env.Client.Status().Update(w.Context(), fresh); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -258,7 +219,7 @@ func died(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 }
 
 // finishDeletions lets the claims that are being deleted be gone.
-func (w *world) finishDeletions() {
+func (w *poolWorld) finishDeletions() {
 	w.Helper()
 
 	var list v1alpha1.MachineClaimList
@@ -277,11 +238,7 @@ func (w *world) finishDeletions() {
 }
 
 // condition makes sure of one of the pool's conditions.
-func (w *world) condition(kind string, status metav1.ConditionStatus, reason, says string) {
+func (w *poolWorld) condition(kind string, status metav1.ConditionStatus, reason, says string) {
 	w.Helper()
-
-	got := meta.FindStatusCondition(w.pool().Status.Conditions, kind)
-	if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, says) {
-		w.Errorf("condition %s = %+v, want %s %s: ...%s...", kind, got, status, reason, says)
-	}
+	kube.Condition(w, w.pool().Status.Conditions, kind, status, reason, says)
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package connect
+package runners_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
 // Of a Secret of another namespace what is around it is looked at first; its values are asked for
@@ -32,8 +33,8 @@ func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 	}{
 		"its own namespace": {"", "platform", 1, ""},
 		"a shared one":      {"team-a, team-b", "team-b", 1, ""},
-		"another's":         {"", "team-a", 0, reasonSecretNotAllowed},
-		"one of others":     {"team-b", "team-a", 0, reasonSecretNotAllowed},
+		"another's":         {"", "team-a", 0, "SecretNotAllowed"},
+		"one of others":     {"team-b", "team-a", 0, "SecretNotAllowed"},
 	} {
 		reads := 0
 		reader := interceptor.NewClient(fake.NewClientBuilder().WithObjects(&corev1.Secret{
@@ -50,7 +51,7 @@ func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 				return c.Get(ctx, key, into, opts...)
 			},
 		})
-		secrets := &Secrets{Reader: reader}
+		secrets := &connect.Secrets{Reader: reader}
 
 		value, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
 		if reads != tt.reads || errclass.Reason(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
@@ -64,7 +65,7 @@ func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
 	t.Parallel()
 
-	secrets := &Secrets{OperatorNamespace: "operator", Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
+	secrets := &connect.Secrets{OperatorNamespace: "operator", Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "platform", Name: "secret-a"}, Data: map[string][]byte{"key": []byte("value")},
 	}).Build()}
 

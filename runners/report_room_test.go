@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package report_test
+package runners_test
 
 import (
 	"fmt"
@@ -18,8 +18,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/runners/report"
-	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // slowLog is the body of a report with a log that ends when it is told to.
@@ -41,16 +39,15 @@ func (s *slowLog) Read(p []byte) (int, error) {
 }
 
 // request is a report of the numbered machine.
-func (o *office) request(number int, body io.Reader, length int64) *http.Request {
+func (o *reportOffice) request(number int, body io.Reader, length int64) *http.Request {
 	o.t.Helper()
 
 	claim := o.claim()
 	claim.Name = fmt.Sprintf("linux-%d", number)
 	claim.UID = types.UID(claim.Name)
 
-	request := httptest.NewRequestWithContext(o.t.Context(), http.MethodPost, vmspec.ReportPath(claim), body)
+	request := reportOf(o.t, claim, body)
 	request.ContentLength = length
-	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken([]byte("key"), claim.Namespace, claim.Name, claim.UID))
 
 	return request
 }
@@ -66,11 +63,8 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 		most    = 8 << 20 / largest
 	)
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
 	o.open()
-
-	mux := http.NewServeMux()
-	mux.Handle(report.Pattern, o.handler)
 
 	var (
 		group   sync.WaitGroup
@@ -83,7 +77,7 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 		group.Go(func() {
 			body := &slowLog{Reader: strings.NewReader(`{"phase":"Finished","log":"x"}`), reading: &reading, end: end}
 			answer := httptest.NewRecorder()
-			mux.ServeHTTP(answer, o.request(number, body, largest))
+			reports(o.handler).ServeHTTP(answer, o.request(number, body, largest))
 
 			if answer.Code != http.StatusGone { // it has no claim here
 				t.Errorf("log %d is answered %d: %s", number, answer.Code, answer.Body)
@@ -113,13 +107,10 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 func TestSlowLogsAreCutShort(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
 	o.open()
 
-	mux := http.NewServeMux()
-	mux.Handle(report.Pattern, o.handler)
-
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(reports(o.handler))
 	defer server.Close()
 
 	post := func(number int, body io.Reader, length int64) (int, error) {

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package guestapi_test
+package runners_test
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,12 +22,10 @@ import (
 func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	claim := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprintf("%s-%d", pool, number), UID: types.UID(fmt.Sprintf("%08d-%s", number, pool)),
-		},
-		Spec: v1alpha1.MachineClaimSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: pool}},
-	}
+	claim := claimOf(namespace, fmt.Sprintf("%s-%d", pool, number))
+	claim.UID = types.UID(fmt.Sprintf("%08d-%s", number, pool))
+	claim.Spec.TemplateRef.Name = pool
+
 	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), claim, "no luck"); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +86,7 @@ func TestShelfIsBounded(t *testing.T) {
 			}
 		}
 
-		if got := len(logs(t, namespace)); got != tc.want {
+		if got := len(logsOf(t, namespace)); got != tc.want {
 			t.Errorf("after %s: %d logs, want %d: %s", tc.after, got, tc.want, tc.why)
 		}
 

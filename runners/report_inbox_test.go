@@ -1,23 +1,19 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package report_test
+package runners_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -30,11 +26,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/report"
-	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// office is a handler with an inbox, and the claim that reports go to.
-type office struct {
+// reportOffice is a handler with an inbox, and the claim that reports go to.
+type reportOffice struct {
 	t       *testing.T
 	client  client.Client
 	handler *report.Handler
@@ -46,18 +41,13 @@ type office struct {
 	creates        atomic.Int32
 }
 
-func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
+func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
 	t.Helper()
-
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 
 	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux-a", UID: "u-1"}}
 	claim.Status.BootstrapInfo = &info
-	o := &office{t: t, woken: make(chan types.NamespacedName, 100)}
-	o.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).
+	o := &reportOffice{t: t, woken: make(chan types.NamespacedName, 100)}
+	o.client = fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(claim).WithStatusSubresource(claim).
 		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(client.Object) []string { return nil }).
 		WithInterceptorFuncs(interceptor.Funcs{Create: func(
 			ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption,
@@ -80,7 +70,7 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 		}
 	}}
 	o.handler = &report.Handler{
-		Client: o.client, Inbox: o.inbox, Key: []byte("key"), Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
+		Client: o.client, Inbox: o.inbox, Key: key, Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
 	}
 	o.runner = &step.Runner{Client: o.client, Controller: "claims"}
 
@@ -88,7 +78,7 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 }
 
 // open has the inbox take reports, as the leader's does.
-func (o *office) open() context.CancelFunc {
+func (o *reportOffice) open() context.CancelFunc {
 	o.t.Helper()
 
 	ctx, cancel := context.WithCancel(o.t.Context())
@@ -117,33 +107,19 @@ func (o *office) open() context.CancelFunc {
 	return cancel
 }
 
-func (o *office) send(phase guest.Phase) int {
+func (o *reportOffice) send(phase guest.Phase) int {
 	o.t.Helper()
 
 	return o.sendAs(o.claim(), guest.Report{Phase: phase, Reason: "r"})
 }
 
-func (o *office) sendAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
+func (o *reportOffice) sendAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
 	o.t.Helper()
 
-	body, err := json.Marshal(said)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-
-	mux := http.NewServeMux()
-	mux.Handle(report.Pattern, o.handler)
-
-	request := httptest.NewRequestWithContext(o.t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewReader(body))
-	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken([]byte("key"), claim.Namespace, claim.Name, claim.UID))
-
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, request)
-
-	return answer.Code
+	return sendTo(o.t, o.handler, claim, said).Code
 }
 
-func (o *office) claim() *v1alpha1.MachineClaim {
+func (o *reportOffice) claim() *v1alpha1.MachineClaim {
 	o.t.Helper()
 
 	var claim v1alpha1.MachineClaim
@@ -155,7 +131,7 @@ func (o *office) claim() *v1alpha1.MachineClaim {
 }
 
 // pass is one of the claims' controller.
-func (o *office) pass(result step.Result) {
+func (o *reportOffice) pass(result step.Result) {
 	o.t.Helper()
 
 	claim := o.claim()
@@ -174,7 +150,7 @@ func (o *office) pass(result step.Result) {
 func TestReportsAreWrittenWithoutALeader(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
 	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
 		t.Errorf("answered %d", code)
 	}
@@ -190,7 +166,7 @@ func TestReportsAreWrittenWithoutALeader(t *testing.T) {
 func TestReportsAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
 	o.open()
 
 	for _, phase := range []guest.Phase{guest.PhaseDownloading, guest.PhaseConfiguring} {
@@ -214,7 +190,7 @@ func TestReportsAreWrittenTogether(t *testing.T) {
 func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 	o.open()
 
 	for len(o.woken) > 0 {
@@ -248,7 +224,7 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 // have its own write refused. What they say is on record once, as of when it was said first.
 func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has a clock of its own
 	synctest.Test(t, func(t *testing.T) {
-		o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+		o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 		o.handler.Clock, o.handler.Logs = clock.RealClock{}, &report.Logs{Client: o.client}
 		o.open()
 		o.waited = 0
@@ -289,18 +265,18 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 // What is reported is on record without the controller where it can't get past a pass over the
 // claim, and where it ends meanwhile.
 func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has a clock of its own
-	for name, end := range map[string]func(*office, context.CancelFunc){
-		"its pass is stuck": func(o *office, _ context.CancelFunc) {
+	for name, end := range map[string]func(*reportOffice, context.CancelFunc){
+		"its pass is stuck": func(o *reportOffice, _ context.CancelFunc) {
 			for range 2 {
 				o.send(guest.PhaseFinished)
 				time.Sleep(time.Second)
 			}
 		},
-		"the leader ends": func(_ *office, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
+		"the leader ends": func(_ *reportOffice, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+				o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 				o.handler.Clock = clock.RealClock{}
 				end(o, o.open())
 
@@ -323,7 +299,7 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 
 	const fleet = 1000
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
 	o.handler.Logs = &report.Logs{Client: o.client}
 	o.open()
 
@@ -362,7 +338,7 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 func TestOneMachineReportsTooOften(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
 	answers := map[int]int{}
 
 	for range 40 {

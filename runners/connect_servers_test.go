@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package connect
+package runners_test
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
 const kubeconfigText = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}],
@@ -50,8 +51,8 @@ func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
 				secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedServers: list}
 			}
 
-			clusters := &Clusters{
-				Secrets: &Secrets{Reader: fake.NewClientBuilder().WithObjects(secret).Build(), OperatorNamespace: "system"},
+			clusters := &connect.Clusters{
+				Secrets: &connect.Secrets{Reader: fake.NewClientBuilder().WithObjects(secret).Build(), OperatorNamespace: "system"},
 				Factories: map[string]hypervisor.Factory{"p": func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
 					return nil, errConnected
 				}},

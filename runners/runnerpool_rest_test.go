@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package runnerpool_test
+package runners_test
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 	for takes, pause := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 40 * time.Millisecond, time.Second: 500 * time.Millisecond, 0: 0,
 	} {
-		w := newWorld(t, nil)
+		w := newPoolWorld(t, nil)
 		read := &slow{Client: env.Client, clock: w.clock, takes: takes}
 		w.pools.Client = read
 		name := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "pool"}}

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package runnerpool_test
+package runners_test
 
 import (
 	"fmt"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
@@ -18,7 +17,7 @@ import (
 func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Placement = &v1alpha1.Placement{TemplateRefs: []v1alpha1.LocalObjectReference{{Name: "two"}, {Name: "three"}}}
 	})
 	w.template("two")
@@ -28,12 +27,7 @@ func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", `there is no HypervisorMachineTemplate "three"`)
 
 	// The first one's cluster breaks: the pool goes on with the other.
-	var cluster v1alpha1.HypervisorCluster
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: w.namespace + "-one"}, &cluster); err != nil {
-		t.Fatal(err)
-	}
-
-	w.ready(&cluster, metav1.ConditionFalse)
+	w.ready(read(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
 	w.queue(2)
 	w.pass(time.Second)
 	w.count(map[string]int{"one": 2, "two": 4})
@@ -42,7 +36,7 @@ func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 }
 
 // count makes sure of how many claims are made from each template.
-func (w *world) count(want map[string]int) {
+func (w *poolWorld) count(want map[string]int) {
 	w.Helper()
 
 	got := map[string]int{}
@@ -58,7 +52,7 @@ func (w *world) count(want map[string]int) {
 func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Placement = &v1alpha1.Placement{
 			Strategy: v1alpha1.PlacementPack, TemplateRefs: []v1alpha1.LocalObjectReference{{Name: "two"}},
 		}
@@ -112,7 +106,7 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling = v1alpha1.Scaling{MinReplicas: 6, MaxReplicas: 20, Warm: &v1alpha1.Warm{Stopped: 2}}
 	})
 	w.pass(0)
@@ -138,11 +132,10 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 	w.pass(time.Second)
 	w.want(6, 2)
 
-	var template v1alpha1.HypervisorMachineTemplate
-	w.get("one", &template)
+	template := read(w, w.namespace, "one", &v1alpha1.HypervisorMachineTemplate{})
 	template.Spec.Resources.CPU = 4
 
-	if err := env.Client.Update(t.Context(), &template); err != nil {
+	if err := env.Client.Update(t.Context(), template); err != nil {
 		t.Fatal(err)
 	}
 
@@ -222,7 +215,7 @@ func TestLimitsOfAPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.MinReplicas = 1 })
+			w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.MinReplicas = 1 })
 			w.pass(0)
 
 			first := w.want(1, 0)[0]
@@ -254,7 +247,7 @@ func TestLimitsOfAPool(t *testing.T) {
 func TestADeadMachineIsReplaced(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, nil)
+	w := newPoolWorld(t, nil)
 	w.queue(1)
 	w.pass(0)
 
