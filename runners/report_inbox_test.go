@@ -7,7 +7,11 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -25,7 +29,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/report"
+	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
 // reportOffice is a handler with an inbox, and the claim that reports go to.
@@ -143,21 +149,6 @@ func (o *reportOffice) pass(result step.Result) {
 
 	if _, err := step.Run(o.t.Context(), o.runner, claim, steps, claim); err != nil {
 		o.t.Error(err)
-	}
-}
-
-// Where no controller runs, a report is written when it is answered.
-func TestReportsAreWrittenWithoutALeader(t *testing.T) {
-	t.Parallel()
-
-	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
-	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
-		t.Errorf("answered %d", code)
-	}
-
-	got := o.claim()
-	if got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) || got.Status.Times.GuestStarted == nil {
-		t.Errorf("on record: %+v, %+v", got.Status.BootstrapInfo, got.Status.Times)
 	}
 }
 
@@ -334,18 +325,183 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 	}
 }
 
-// A machine that reports without end is refused all the same.
-func TestOneMachineReportsTooOften(t *testing.T) {
+// slowLog is the body of a report with a log that ends when it is told to.
+type slowLog struct {
+	io.Reader
+
+	reading *atomic.Int32
+	end     <-chan struct{}
+	once    sync.Once
+}
+
+func (s *slowLog) Read(p []byte) (int, error) {
+	s.once.Do(func() {
+		s.reading.Add(1)
+		<-s.end
+	})
+
+	return s.Reader.Read(p)
+}
+
+// request is a report of the numbered machine.
+func (o *reportOffice) request(number int, body io.Reader, length int64) *http.Request {
+	o.t.Helper()
+
+	claim := o.claim()
+	claim.Name = fmt.Sprintf("linux-%d", number)
+	claim.UID = types.UID(claim.Name)
+
+	request := reportOf(o.t, claim, body)
+	request.ContentLength = length
+
+	return request
+}
+
+// What the logs of a fleet take at once is bounded, however many machines send theirs; what is
+// small waits for none of them.
+func TestLogsAtOnceAreBounded(t *testing.T) {
+	t.Parallel()
+
+	const (
+		fleet   = 60
+		largest = 8<<10 + 6*guest.MaxLog + 2
+		most    = 8 << 20 / largest
+	)
+
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
+	o.open()
+
+	var (
+		group   sync.WaitGroup
+		reading atomic.Int32
+	)
+
+	end := make(chan struct{})
+
+	for number := range fleet {
+		group.Go(func() {
+			body := &slowLog{Reader: strings.NewReader(`{"phase":"Finished","log":"x"}`), reading: &reading, end: end}
+			answer := httptest.NewRecorder()
+			reports(o.handler).ServeHTTP(answer, o.request(number, body, largest))
+
+			if answer.Code != http.StatusGone { // it has no claim here
+				t.Errorf("log %d is answered %d: %s", number, answer.Code, answer.Body)
+			}
+		})
+	}
+
+	for deadline := time.Now().Add(time.Minute); reading.Load() < most; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d logs are read at once", reading.Load())
+		}
+	}
+
+	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
+		t.Errorf("a report without a log is answered %d", code)
+	}
+
+	if now := reading.Load(); now != most {
+		t.Errorf("%d logs are read at once, want %d", now, most)
+	}
+
+	close(end)
+	group.Wait()
+}
+
+// Machines that send their logs slowly keep no other from sending its own.
+func TestSlowLogsAreCutShort(t *testing.T) {
 	t.Parallel()
 
 	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
-	answers := map[int]int{}
+	o.open()
 
-	for range 40 {
-		answers[o.send(guest.PhaseListening)]++
+	server := httptest.NewServer(reports(o.handler))
+	defer server.Close()
+
+	post := func(number int, body io.Reader, length int64) (int, error) {
+		request := o.request(number, body, length)
+		request.RequestURI = ""
+		request.URL.Scheme, request.URL.Host = "http", server.Listener.Addr().String()
+
+		answer, err := server.Client().Do(request)
+		if err != nil {
+			return 0, err
+		}
+
+		return answer.StatusCode, answer.Body.Close()
 	}
 
-	if answers[http.StatusNoContent] != 16 || answers[http.StatusTooManyRequests] != 24 {
-		t.Errorf("answers: %v", answers)
+	const slow = 20
+
+	var group sync.WaitGroup
+
+	for number := range slow {
+		group.Go(func() {
+			never, _ := io.Pipe()
+			defer never.Close()
+
+			if code, err := post(number, never, 8<<10+6*guest.MaxLog); err == nil && code < http.StatusBadRequest {
+				t.Errorf("slow log %d is answered %d", number, code)
+			}
+		})
 	}
+
+	time.Sleep(100 * time.Millisecond) // most of them have come
+
+	log := fmt.Sprintf(`{"phase":"Finished","log":%q}`, strings.Repeat("x", guest.MaxLog-1))
+	if code, err := post(slow, strings.NewReader(log), int64(len(log))); err != nil || code != http.StatusGone {
+		t.Errorf("a log after them is answered %d, %v", code, err)
+	}
+
+	group.Wait()
+}
+
+// Machines that asked and went leave nothing behind: three for each of ten thousand, as what is
+// kept of one is little.
+func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	limits, now := &guestapi.Limits{}, time.Unix(1e9, 0)
+
+	heap.Ends(t, "limits", func(number int) {
+		for i := range 3 {
+			now = now.Add(5 * time.Second)
+
+			if refused := limits.Genuine(types.UID(fmt.Sprintf("uid-%d-%d", number, i)), now); refused != nil {
+				t.Fatalf("machine %d: %+v", number, refused)
+			}
+		}
+	})
+}
+
+// anyClaim has a claim of each name, whose UID is that.
+type anyClaim struct{ client.Client }
+
+func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	into.SetNamespace(key.Namespace)
+	into.SetName(key.Name)
+	into.SetUID(types.UID(key.Name))
+
+	return nil
+}
+
+// Reports of machines that nobody looks at any more, and their limits, go by themselves.
+func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	o, clk := newReportOffice(t, v1alpha1.BootstrapInfo{}), clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
+	o.open()
+	o.handler.Client, o.handler.Clock = anyClaim{}, clk
+
+	heap.Ends(t, "reports", func(number int) {
+		clk.SetTime(clk.Now().Add(time.Second))
+
+		claim := claimOf("ci", fmt.Sprintf("linux-%d", number))
+		claim.UID = types.UID(claim.Name)
+
+		code := o.sendAs(claim, guest.Report{Phase: guest.PhaseStarted, Message: strings.Repeat("m", 256)})
+		if code != http.StatusNoContent || len(o.woken) == 0 {
+			t.Fatalf("answered %d, and %d passes were asked for", code, len(o.woken))
+		}
+
+		for len(o.woken) > 0 {
+			<-o.woken
+		}
+	})
 }

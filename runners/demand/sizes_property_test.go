@@ -71,18 +71,11 @@ func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
 
 // coming counts the machines of a size that will take a job, without those that go.
 func coming(in demand.Input, out demand.Decision, size string) int {
-	n := 0
-
-	for _, claim := range in.Claims {
-		gone := slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == claim.Name })
+	return countOf(in, func(claim demand.Claim) bool {
 		waits := claim.State == demand.ClaimPending || claim.State == demand.ClaimBooting || claim.State == demand.ClaimIdle
 
-		if claim.Size == size && waits && !gone {
-			n++
-		}
-	}
-
-	return n
+		return claim.Size == size && waits && !gone(out, claim.Name)
+	})
 }
 
 // Feature: hyperfleet-operator, Property 9: RunnerPool Scaling Behavior.

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -47,42 +46,5 @@ func TestRunnerLabels(t *testing.T) {
 
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("RunnerLabels (-want +got):\n%s", diff)
-	}
-}
-
-func TestScopeOf(t *testing.T) {
-	t.Parallel()
-
-	template := &v1alpha1.GitHubBootstrap{Owner: "acme", Repository: "app", Organization: "acme-org"}
-
-	tests := map[string]struct {
-		pool     *v1alpha1.GitHubActionsConfig
-		template *v1alpha1.GitHubBootstrap
-		want     workload.Scope
-	}{
-		"nothing":                     {want: workload.Scope{}},
-		"template's repository first": {template: template, want: workload.Scope{Repository: "acme/app"}},
-		"template's organisation": {
-			template: &v1alpha1.GitHubBootstrap{Owner: "acme", Organization: "acme-org"}, want: workload.Scope{Organization: "acme-org"},
-		},
-		"template's owner is an organisation": {
-			template: &v1alpha1.GitHubBootstrap{Owner: "acme"}, want: workload.Scope{Organization: "acme"},
-		},
-		"pool's repository first": {
-			pool:     &v1alpha1.GitHubActionsConfig{Repository: "o/r", Organization: "o"},
-			template: template, want: workload.Scope{Repository: "o/r"},
-		},
-		"pool's organisation beats the template's repository": {
-			pool: &v1alpha1.GitHubActionsConfig{Organization: "o"}, template: template, want: workload.Scope{Organization: "o"},
-		},
-		"a pool that says nothing": {
-			pool: &v1alpha1.GitHubActionsConfig{}, template: template, want: workload.Scope{Repository: "acme/app"},
-		},
-	}
-
-	for name, test := range tests {
-		if got := github.ScopeOf(test.pool, test.template); got != test.want {
-			t.Errorf("%s: ScopeOf = %+v, want %+v", name, got, test.want)
-		}
 	}
 }

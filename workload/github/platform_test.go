@@ -55,8 +55,16 @@ func TestPlatformRunner(t *testing.T) {
 			pool(&v1alpha1.GitHubActionsConfig{Organization: "g", Labels: []string{"x"}, RunnerGroup: "fast"}),
 			scoped{workload.Scope{Organization: "g"}, []string{"x"}, "fast"}, "",
 		},
-		"the pool's repository is owner/name": {
-			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b"}),
+		"a pool that says nothing": {
+			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}), pool(&v1alpha1.GitHubActionsConfig{}),
+			scoped{scope: workload.Scope{Repository: "o/r"}}, "",
+		},
+		"the template's organization wins over its owner": {
+			template(&v1alpha1.GitHubBootstrap{Owner: "o", Organization: "g"}), pool(nil),
+			scoped{scope: workload.Scope{Organization: "g"}}, "",
+		},
+		"the pool's repository wins over its organization": {
+			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b", Organization: "o"}),
 			scoped{scope: workload.Scope{Repository: "a/b"}}, "",
 		},
 		"an owner alone is an organization": {
