@@ -461,6 +461,14 @@ func TestTroubleInWords(t *testing.T) {
 				} else if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), test.words) {
 					t.Errorf("%s: %v, want ...%s...", call, err, test.words)
 				}
+
+				if test.kind != workload.RateLimited {
+					continue
+				}
+
+				if wait := after(t, call, err); wait < time.Second || wait > time.Hour {
+					t.Errorf("%s is put off for %s", call, wait)
+				}
 			}
 		})
 	}

@@ -165,7 +165,7 @@ func TestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "deadline exceeded") {
+	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
 		t.Errorf("Issue: %v, want a transient error that says what is wrong", err)
 	}
 }
