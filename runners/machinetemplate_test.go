@@ -159,6 +159,10 @@ func TestTemplateLosesWhatItNeeds(t *testing.T) {
 	makeSecrets(w, w.namespace)
 	w.cluster(nil)
 
+	if template := w.passes(); len(template.Status.Sources) != 2 {
+		t.Fatalf("sources %+v", template.Status.Sources)
+	}
+
 	w.ready(metav1.ConditionFalse, "Unavailable", "it does not answer")
 	w.says("ClusterReady", "ClusterNotReady", "it does not answer")
 	w.ready(metav1.ConditionTrue, "Connected", "")
