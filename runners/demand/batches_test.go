@@ -76,7 +76,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 			// On a busy machine some are told to come again, as a platform would.
 			code, err := http.StatusServiceUnavailable, error(nil)
 			for code == http.StatusServiceUnavailable && err == nil {
-				code, err = deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+				code, err = deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
 			}
 
 			if code != http.StatusAccepted || err != nil {
@@ -165,7 +165,7 @@ func TestOneWebhookMoreIsNoBurst(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
-			code, err := deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+			code, err := deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
 			if code != http.StatusAccepted || err != nil {
 				t.Errorf("webhook %d was answered %d, %v", i+1, code, err)
 			}

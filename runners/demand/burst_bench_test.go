@@ -4,19 +4,13 @@
 package demand_test
 
 import (
-	"context"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/runners/connect"
-	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
 // gitHubPatience is how long GitHub waits for the answer to a webhook
@@ -79,16 +73,7 @@ func newBurst(b *testing.B, width int) *burst {
 	namespace, repository := env.Namespace(b), "burst/app"
 	hook(b, namespace, "burst", repository, "s")
 
-	config, _ := flakyConfig()
-	kubeCluster := cached(b, config, &v1alpha1.RunnerPool{}, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.RunnerJob{})
-	server := httptest.NewServer(receiverOf(kubeCluster.GetClient(), nil, func(c *demand.ReceiverConfig) {
-		c.Live, c.Secrets = kubeCluster.GetAPIReader(), &connect.Secrets{Reader: kubeCluster.GetAPIReader()}
-	}))
-	b.Cleanup(server.Close)
-
-	reach(b, func() bool {
-		return kubeCluster.GetClient().Get(b.Context(), client.ObjectKey{Namespace: namespace, Name: "burst"}, &v1alpha1.RunnerPool{}) == nil
-	})
+	server, _ := burstServer(b, 0, client.ObjectKey{Namespace: namespace, Name: "burst"})
 
 	return &burst{
 		url: server.URL, repository: repository, width: width,
@@ -119,7 +104,8 @@ func (w *burst) run(b *testing.B, from, many int) burstSeen {
 		group.Go(func() {
 			for id := range next {
 				at := time.Now()
-				code := w.send(b.Context(), id)
+				// Who gets no answer has the code 0.
+				code, _ := deliver(b.Context(), w.client, w.url, post(body(w.repository, id, "queued", "self-hosted"), "s"))
 
 				mu.Lock()
 				seen.slowest = max(seen.slowest, time.Since(at))
@@ -140,24 +126,4 @@ func (w *burst) run(b *testing.B, from, many int) burstSeen {
 	group.Wait()
 
 	return seen
-}
-
-func (w *burst) send(ctx context.Context, id int) int {
-	from := post(body(w.repository, id, "queued", "self-hosted"), "s")
-
-	req, err := http.NewRequestWithContext(ctx, from.Method, w.url+from.URL.Path, from.Body)
-	if err != nil {
-		return 0
-	}
-
-	req.Header = from.Header
-
-	resp, err := w.client.Do(req)
-	if err != nil {
-		return 0
-	}
-
-	_ = resp.Body.Close()
-
-	return resp.StatusCode
 }

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,11 +26,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
-	sim "github.com/hyperfleet/hyperfleet/sim/github"
-	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
-	"github.com/hyperfleet/hyperfleet/workload"
-	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
 // flaky is a way to the API server that can be cut.
@@ -148,17 +142,10 @@ func TestReceiverWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// A burst is worked off a bounded number at a time, and nothing acknowledged is lost.
-func TestReceiverBurst(t *testing.T) {
-	t.Parallel()
-
-	const (
-		many     = 200
-		parallel = 8
-	)
-
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s")
+// burstServer serves a receiver that reads from a cache, as the operator's does, when that has a
+// pool.
+func burstServer(t testing.TB, parallel int, pool client.ObjectKey) (*httptest.Server, *flaky) {
+	t.Helper()
 
 	config, way := flakyConfig()
 	kubeCluster := cached(t, config, &v1alpha1.RunnerPool{}, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.RunnerJob{})
@@ -166,20 +153,32 @@ func TestReceiverBurst(t *testing.T) {
 		c.Parallel, c.Live = parallel, kubeCluster.GetAPIReader()
 		c.Secrets = &connect.Secrets{Reader: kubeCluster.GetAPIReader()}
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
 
-	// The cache may be behind what the test has made.
-	reach(t, func() bool {
-		err := kubeCluster.GetClient().Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "linux"}, &v1alpha1.RunnerPool{})
+	reach(t, func() bool { return kubeCluster.GetClient().Get(t.Context(), pool, &v1alpha1.RunnerPool{}) == nil })
 
-		return err == nil
-	})
+	return server, way
+}
+
+// A burst is worked off a bounded number at a time, and nothing acknowledged is lost.
+func TestReceiverBurst(t *testing.T) {
+	t.Parallel()
+
+	const (
+		many     = 80
+		parallel = 8
+	)
+
+	namespace, repository := env.Namespace(t), own(t)+"/app"
+	hook(t, namespace, "linux", repository, "s")
+
+	server, way := burstServer(t, parallel, client.ObjectKey{Namespace: namespace, Name: "linux"})
 
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
 			for {
-				code, err := deliver(t.Context(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+				code, err := deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
 				if err != nil {
 					t.Error(err)
 
@@ -212,7 +211,7 @@ func TestReceiverBurst(t *testing.T) {
 	}
 }
 
-func deliver(ctx context.Context, base string, from *http.Request) (int, error) {
+func deliver(ctx context.Context, by *http.Client, base string, from *http.Request) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, from.Method, base+from.URL.Path, from.Body)
 	if err != nil {
 		return 0, err
@@ -220,7 +219,7 @@ func deliver(ctx context.Context, base string, from *http.Request) (int, error) 
 
 	req.Header = from.Header
 
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := by.Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -251,61 +250,5 @@ func TestReceiverSlowCaller(t *testing.T) {
 	// It was our own deadline, which is no fault of the sender's.
 	if err != nil || !bytes.Contains(answer, []byte(" 503 ")) || !bytes.Contains(answer, []byte("Retry-After: ")) {
 		t.Errorf("answer = %q, %v", answer, err)
-	}
-}
-
-// GitHub itself, simulated, tells the ledger of a job's whole life.
-func TestReceiverFollowsGitHub(t *testing.T) {
-	t.Parallel()
-
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
-
-	server := httptest.NewServer(receiverOf(env.Client, nil))
-	defer server.Close()
-
-	forge := githubtest.New(t, sim.Options{
-		Repos:   []sim.Repo{{FullName: repository}},
-		Webhook: control.WebhookTarget{URL: server.URL + "/webhooks/github", Secret: "s"},
-		Faults:  control.Faults{WebhookDuplicated: .5, WebhookReordered: .5},
-	})
-	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"self-hosted", "linux"}, Count: 3, Duration: time.Millisecond})
-
-	owner, name, _ := strings.Cut(repository, "/")
-
-	provider, err := github.New(github.Config{Settings: &github.Settings{
-		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: forge.URL,
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	for i := range queued {
-		issued, err := provider.Issue(t.Context(), workload.RunnerRequest{
-			Name: fmt.Sprintf("runner-%d", i), Labels: github.RunnerLabels([]string{"linux"}),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
-	}
-
-	forge.Eventually("all webhooks are delivered", func(s control.State) bool {
-		return s.Webhooks.Pending == 0 && !slices.ContainsFunc(s.Jobs, func(j control.Job) bool { return j.Status != "completed" })
-	})
-
-	move(t, namespace)
-
-	jobs := ledger(t, namespace)
-	for _, want := range queued {
-		got := jobs[fmt.Sprintf("gh-%d", want.ID)].Spec
-		if got.State != v1alpha1.JobCompleted || got.Conclusion != "success" || !strings.HasPrefix(got.RunnerName, "runner-") {
-			t.Errorf("job %d = %+v", want.ID, got)
-		}
-	}
-
-	if len(jobs) != len(queued) {
-		t.Errorf("%d jobs are in the ledger, want %d", len(jobs), len(queued))
 	}
 }

@@ -45,7 +45,7 @@ func inARush(t *testing.T, count int, do func(i int) error) {
 func TestRushLosesNoLog(t *testing.T) {
 	t.Parallel()
 
-	const count = 150 // more than a pool keeps of logs that have no job
+	const count = 40 // more than a pool keeps of logs that have no job
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s", "linux")

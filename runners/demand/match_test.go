@@ -132,11 +132,6 @@ func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
 	if got := platforms().PoolOf(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
 		t.Errorf("scope = %+v, want that of the template", got)
 	}
-
-	own.Spec.Workload.Config.GitHub.Organization = "other"
-	if got := platforms().PoolOf(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Organization: "other"}) {
-		t.Errorf("scope = %+v, want that of the pool", got)
-	}
 }
 
 func TestDemand(t *testing.T) {

@@ -67,16 +67,26 @@ func input(seed int64) demand.Input {
 	return in
 }
 
-func count(in demand.Input, states ...demand.ClaimState) int {
+// countOf counts the machines that are so.
+func countOf(in demand.Input, are func(demand.Claim) bool) int {
 	n := 0
 
 	for _, claim := range in.Claims {
-		if slices.Contains(states, claim.State) {
+		if are(claim) {
 			n++
 		}
 	}
 
 	return n
+}
+
+func count(in demand.Input, states ...demand.ClaimState) int {
+	return countOf(in, func(claim demand.Claim) bool { return slices.Contains(states, claim.State) })
+}
+
+// gone tells whether a machine goes.
+func gone(out demand.Decision, name string) bool {
+	return slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == name })
 }
 
 // apply does what was decided, and lets deleted and finishing machines be gone.
@@ -85,12 +95,11 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 	next.Claims = nil
 
 	for _, claim := range in.Claims {
-		gone := slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == claim.Name })
 		if slices.Contains(out.Activate, claim.Name) {
 			claim.State, claim.Prepared = demand.ClaimBooting, false
 		}
 
-		if !gone && claim.State != demand.ClaimFinishing {
+		if !gone(out, claim.Name) && claim.State != demand.ClaimFinishing {
 			next.Claims = append(next.Claims, claim)
 		}
 	}
@@ -190,29 +199,14 @@ func settle(in demand.Input) demand.Input {
 
 // startable counts the machines on standby that could be started and were not.
 func startable(in demand.Input, out demand.Decision) int {
-	n := 0
-
-	for _, claim := range in.Claims {
-		gone := slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == claim.Name })
-		if claim.State == demand.ClaimStandby && !claim.Outdated && !gone && !slices.Contains(out.Activate, claim.Name) {
-			n++
-		}
-	}
-
-	return n
+	return countOf(in, func(claim demand.Claim) bool {
+		return claim.State == demand.ClaimStandby && !claim.Outdated && !gone(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
+	})
 }
 
 // onTheWay counts the idle machines that were made for a job.
 func onTheWay(in demand.Input) int {
-	n := 0
-
-	for _, claim := range in.Claims {
-		if claim.State == demand.ClaimIdle && claim.Bound {
-			n++
-		}
-	}
-
-	return n
+	return countOf(in, func(claim demand.Claim) bool { return claim.State == demand.ClaimIdle && claim.Bound })
 }
 
 // Feature: hyperfleet-operator, Property 9: RunnerPool Scaling Behavior.
@@ -232,16 +226,10 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 		func(seed int64) string {
 			in := input(seed)
 
-			going := 0
-			for _, claim := range in.Claims {
-				if claim.Outdated && claim.State == demand.ClaimFinishing {
-					going++
-				}
-			}
+			going := countOf(in, func(claim demand.Claim) bool { return claim.Outdated && claim.State == demand.ClaimFinishing })
 
-			gone := replaced(in)
-			if gone > 0 && gone+going > max(1, len(in.Claims)/4) {
-				return fmt.Sprintf("%d of %d go, %d are going", gone, len(in.Claims), going)
+			if next := replaced(in); next > 0 && next+going > max(1, len(in.Claims)/4) {
+				return fmt.Sprintf("%d of %d go, %d are going", next, len(in.Claims), going)
 			}
 
 			return ""

@@ -103,15 +103,3 @@ func TestWarmIdleIsBounded(t *testing.T) {
 			return ""
 		}, gen.IntRange(0, 5), gen.IntRange(0, 20), gen.SliceOf(gen.IntRange(0, 900)).Map(func(all []int) []int { return all[:min(len(all), 20)] })))
 }
-
-func TestMedian(t *testing.T) {
-	t.Parallel()
-
-	if got := demand.Median(nil); got != demand.DefaultStartup {
-		t.Errorf("of none = %s", got)
-	}
-
-	if got := demand.Median([]time.Duration{9, 1, 5}); got != 5 {
-		t.Errorf("of three = %s", got)
-	}
-}

@@ -21,13 +21,13 @@ func StackKey(config workload.Config) string { return stackKey(config) }
 func Redact(token, text string) string { return newRedactor(token).Text(text) }
 
 // Waiting is how many wait for their reservation, and how many for their token.
-func Waiting(of workload.Provider) (reservations, tokens int) {
+func Waiting(of workload.Provider) [2]int {
 	p, is := of.(*provider)
 	if !is {
-		return 0, 0
+		return [2]int{}
 	}
 
-	return p.reservations.count(), p.tokens.count()
+	return [2]int{p.reservations.count(), p.tokens.count()}
 }
 
 func (b *batcher[T]) count() int {

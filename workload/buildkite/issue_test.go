@@ -26,6 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 )
 
+// A job that cannot be had says so; one that is ours already is not given up.
 func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 	t.Parallel()
 
@@ -123,6 +124,7 @@ func issue(t *testing.T, provider workload.Provider, name string, job control.Jo
 	return out
 }
 
+// runs starts the agent of a credential and waits until it runs the job.
 func runs(t *testing.T, server *buildkitetest.Server, credential workload.Credential) *buildkitetest.Agent {
 	t.Helper()
 
@@ -136,6 +138,8 @@ func runs(t *testing.T, server *buildkitetest.Server, credential workload.Creden
 	return agent
 }
 
+// Asked again, the same runner gets a token of the same job; asked by a restarted
+// operator too, for the reservation is the stack's.
 func TestIssueAgain(t *testing.T) {
 	t.Parallel()
 
@@ -156,6 +160,8 @@ func TestIssueAgain(t *testing.T) {
 	}
 }
 
+// The reservation and the token last as long as the request says, an hour at most. When
+// they lapse the job is back in its queue, and the token is of no use.
 func TestReservationsLapse(t *testing.T) {
 	t.Parallel()
 
@@ -194,6 +200,8 @@ func TestReservationsLapse(t *testing.T) {
 	}
 }
 
+// A second runner for a job takes the place of the first, whose end must not wait for the
+// second's job.
 func TestASecondRunnerForAJob(t *testing.T) {
 	t.Parallel()
 
@@ -218,6 +226,7 @@ func TestASecondRunnerForAJob(t *testing.T) {
 	}
 }
 
+// slow makes every call take a while, as the network does.
 type slow struct{ next http.RoundTripper }
 
 func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -230,35 +239,23 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 type gathering struct {
 	next           http.RoundTripper
 	burst          int
-	waiting        func() (reservations, tokens int)
+	waiting        func() [2]int // for reservations, for tokens
 	reserve, token sync.Once
 }
 
 func (g *gathering) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/batch-reserve"):
-		g.reserve.Do(func() {
-			g.gather(r, func() int {
-				reservations, _ := g.waiting()
-
-				return reservations
-			})
-		})
+		g.reserve.Do(func() { g.gather(r, 0) })
 	case strings.HasSuffix(r.URL.Path, "/job-acquisition-tokens"):
-		g.token.Do(func() {
-			g.gather(r, func() int {
-				_, tokens := g.waiting()
-
-				return tokens
-			})
-		})
+		g.token.Do(func() { g.gather(r, 1) })
 	}
 
 	return g.next.RoundTrip(r)
 }
 
 // gather waits for all that the call is not for.
-func (g *gathering) gather(r *http.Request, waiting func() int) {
+func (g *gathering) gather(r *http.Request, kind int) {
 	asked := 0
 
 	if body, err := r.GetBody(); err == nil {
@@ -266,11 +263,12 @@ func (g *gathering) gather(r *http.Request, waiting func() int) {
 		asked = len(regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindAll(text, -1))
 	}
 
-	for asked+waiting() < g.burst && r.Context().Err() == nil {
+	for asked+g.waiting()[kind] < g.burst && r.Context().Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
+// A burst of machines costs few calls, which Buildkite limits to ten in a second.
 func TestABurstIsReservedTogether(t *testing.T) {
 	t.Parallel()
 
@@ -282,7 +280,7 @@ func TestABurstIsReservedTogether(t *testing.T) {
 	config := configOf(server)
 	config.Timeout = time.Minute
 	config.Transport = func(next http.RoundTripper) http.RoundTripper {
-		return &gathering{next: next, burst: burst, waiting: func() (int, int) { return buildkite.Waiting(provider) }}
+		return &gathering{next: next, burst: burst, waiting: func() [2]int { return buildkite.Waiting(provider) }}
 	}
 
 	// What is known of the queue does not grow old.
@@ -316,6 +314,7 @@ func TestABurstIsReservedTogether(t *testing.T) {
 	}
 }
 
+// One who goes away does not take the others' jobs along.
 func TestOneOfABurstGoesAway(t *testing.T) {
 	t.Parallel()
 
@@ -346,6 +345,7 @@ func TestOneOfABurstGoesAway(t *testing.T) {
 	group.Wait()
 }
 
+// The limits of Buildkite are met with waiting, not with failure: each refusal says when.
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
@@ -372,6 +372,7 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
+// Where there is no acquisition token the agent token is not handed out in its place.
 func TestNoAcquisitionToken(t *testing.T) {
 	t.Parallel()
 

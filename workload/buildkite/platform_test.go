@@ -5,6 +5,8 @@ package buildkite_test
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -271,4 +273,19 @@ func reasonOf(err error) string {
 	}
 
 	return known.Reason
+}
+
+// The names of calls are few, whatever the names and numbers in their paths.
+func TestOperationsHaveNoNamesInThem(t *testing.T) {
+	t.Parallel()
+
+	for path, want := range map[string]string{
+		"/v3/stacks/hyperfleet-acme-default/scheduled-jobs":         "GET /v3/stacks/{}/scheduled-jobs",
+		"/v3/stacks/x/jobs/2f1c8a54-0000-4000-8000-00000000/finish": "GET /v3/stacks/{}/jobs/{}/finish",
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com"+path, http.NoBody)
+		if got := buildkite.Operation(r); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
 }

@@ -237,14 +237,6 @@ func TestAPausedQueue(t *testing.T) {
 	}
 }
 
-// A job that cannot be had says so; one that is ours already is not given up.
-// runs starts the agent of a credential and waits until it runs the job.
-// Asked again, the same runner gets a token of the same job; asked by a restarted
-// operator too, for the reservation is the stack's.
-// The reservation and the token last as long as the request says, an hour at most. When
-// they lapse the job is back in its queue, and the token is of no use.
-// A second runner for a job takes the place of the first, whose end must not wait for the
-// second's job.
 // A restarted operator does not know its runners by name, and finds them by their ids.
 func TestRunnersAfterARestart(t *testing.T) {
 	t.Parallel()
@@ -412,10 +404,6 @@ func TestFindIsShared(t *testing.T) {
 	}
 }
 
-// slow makes every call take a while, as the network does.
-// A burst of machines costs few calls, which Buildkite limits to ten in a second.
-// One who goes away does not take the others' jobs along.
-// The limits of Buildkite are met with waiting, not with failure: each refusal says when.
 // Calls end with their context and their timeout.
 func TestCallsEnd(t *testing.T) {
 	t.Parallel()
@@ -439,5 +427,3 @@ func TestCallsEnd(t *testing.T) {
 		t.Errorf("Validate() = %v, want it cancelled", err)
 	}
 }
-
-// Where there is no acquisition token the agent token is not handed out in its place.

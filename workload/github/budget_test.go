@@ -14,11 +14,10 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clocktesting "k8s.io/utils/clock/testing"
-
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/property"
@@ -51,22 +50,6 @@ func opened(t *testing.T, platform github.Platform, url, token, group string) wo
 	return out
 }
 
-func timed(t *testing.T, config *github.Settings, clk *clocktesting.FakeClock) (workload.Provider, workload.Poller) {
-	t.Helper()
-
-	out, err := github.NewWithClock(github.Config{Settings: config}, clk)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	poll, ok := out.(workload.Poller)
-	if !ok {
-		t.Fatalf("%T cannot be polled", out)
-	}
-
-	return out, poll
-}
-
 // after gives for how long a call is put off; 0 when it is not.
 func after(t *testing.T, what string, err error) time.Duration {
 	t.Helper()
@@ -92,7 +75,8 @@ func TestBudgetEndsInOrder(t *testing.T) {
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := githubtest.New(t, sim.Options{RateLimit: limit, Clock: clk})
-	p, polls := timed(t, repositoryScope(server), clk)
+	p := providerAt(t, repositoryScope(server), clk)
+	polls := as[workload.Poller](t, p)
 	job := strconv.FormatInt(server.Queue(control.JobSpec{Labels: []string{"x"}})[0].ID, 10)
 
 	var ids []string
@@ -185,7 +169,8 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := githubtest.New(t, sim.Options{Clock: clk})
-	p, polls := timed(t, repositoryScope(server), clk)
+	p := providerAt(t, repositoryScope(server), clk)
+	polls := as[workload.Poller](t, p)
 
 	made, err := p.Issue(t.Context(), request("first"))
 	if err != nil {
@@ -291,7 +276,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := githubtest.New(t, sim.Options{Clock: clk, SecondaryPoints: 900})
-	p, _ := timed(t, repositoryScope(server), clk)
+	p := providerAt(t, repositoryScope(server), clk)
 
 	waits := map[string]time.Duration{}
 
@@ -475,6 +460,14 @@ func TestTroubleInWords(t *testing.T) {
 					checkError(t, err, test.kind, test.reason, test.words)
 				} else if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), test.words) {
 					t.Errorf("%s: %v, want ...%s...", call, err, test.words)
+				}
+
+				if test.kind != workload.RateLimited {
+					continue
+				}
+
+				if wait := after(t, call, err); wait < time.Second || wait > time.Hour {
+					t.Errorf("%s is put off for %s", call, wait)
 				}
 			}
 		})

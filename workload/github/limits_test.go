@@ -4,7 +4,6 @@
 package github_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,7 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
@@ -24,34 +23,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
-
-func TestRateLimits(t *testing.T) {
-	t.Parallel()
-
-	for name, test := range map[string]struct {
-		faults   control.Faults
-		min, max time.Duration
-	}{
-		"primary":   {control.Faults{RateLimit: 1}, time.Second, time.Hour},
-		"secondary": {control.Faults{SecondaryRateLimit: 1, RetryAfter: 7 * time.Second}, time.Second, 7 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			server := githubtest.New(t, sim.Options{Faults: test.faults})
-			p := provider(t, repositoryScope(server))
-
-			for range 2 {
-				_, err := p.Issue(t.Context(), request("limited"))
-
-				got, ok := errors.AsType[*workload.Error](err)
-				if !ok || got.Kind != workload.RateLimited || got.After < test.min || got.After > test.max {
-					t.Errorf("Issue: %+v, want RateLimited with %s to %s", err, test.min, test.max)
-				}
-			}
-		})
-	}
-}
 
 // When little is left of the hour's calls, what can wait waits.
 func TestBudgetKeepsCallsForRunners(t *testing.T) {
@@ -102,43 +73,11 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	}
 }
 
-// counting counts the tries by method.
-type counting struct {
-	next http.RoundTripper
-	mu   sync.Mutex
-	got  map[string]int
-}
-
-func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.mu.Lock()
-	c.got[r.Method]++
-	c.mu.Unlock()
-
-	return c.next.RoundTrip(r)
-}
-
-func counted(t *testing.T, config *github.Settings) (workload.Provider, *counting) {
-	t.Helper()
-
-	count := &counting{got: map[string]int{}}
-
-	p, err := github.New(github.Config{Settings: config, Transport: func(next http.RoundTripper) http.RoundTripper {
-		count.next = next
-
-		return count
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return p, count
-}
-
 func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{Faults: control.Faults{ServerError: 1}})
-	p, count := counted(t, repositoryScope(server))
+	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
 
 	_, findErr := p.Find(t.Context(), "x", 0)
 	_, issueErr := p.Issue(t.Context(), request("x"))
@@ -149,7 +88,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff(map[string]int{"GET": 3, "DELETE": 3, "POST": 1}, count.got); diff != "" {
+	if diff := cmp.Diff(map[string]int{"GET": 3, "DELETE": 3, "POST": 1}, watched.tries); diff != "" {
 		t.Errorf("tries (-want +got):\n%s", diff)
 	}
 }
@@ -160,7 +99,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	const many = 120
 
 	server := githubtest.New(t, sim.Options{})
-	p, count := counted(t, repositoryScope(server))
+	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
 
 	for i := range many {
 		// A provider of its own is not put off by the others' registrations.
@@ -180,52 +119,12 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 
 	group.Wait()
 
-	if count.got["GET"] != 2 {
-		t.Errorf("%d calls listed two pages", count.got["GET"])
+	if watched.tries["GET"] != 2 {
+		t.Errorf("%d calls listed two pages", watched.tries["GET"])
 	}
 
 	if all, err := p.Runners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
 		t.Errorf("Runners = %v, %v", all, err)
-	}
-}
-
-func TestListingAge(t *testing.T) {
-	t.Parallel()
-
-	server := githubtest.New(t, sim.Options{})
-	clk := clocktesting.NewFakeClock(time.Now())
-	count := &counting{got: map[string]int{}}
-
-	p, err := github.NewWithClock(github.Config{
-		Settings: repositoryScope(server), Transport: func(next http.RoundTripper) http.RoundTripper {
-			count.next = next
-
-			return count
-		},
-	}, clk)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	for _, step := range []struct {
-		wait, age time.Duration
-		calls     int
-	}{
-		{0, time.Minute, 1},
-		{59 * time.Second, time.Minute, 1},
-		{2 * time.Second, time.Minute, 2},
-		{time.Second, 2 * time.Second, 2},
-		{time.Second, 0, 3},
-	} {
-		clk.Step(step.wait)
-
-		if _, err := p.Find(t.Context(), "x", step.age); !workload.Is(err, workload.NotFound) {
-			t.Fatal(err)
-		}
-
-		if count.got["GET"] != step.calls {
-			t.Errorf("%s later, at most %s old: %d calls, want %d", step.wait, step.age, count.got["GET"], step.calls)
-		}
 	}
 }
 
@@ -249,20 +148,6 @@ func TestCredentialsStayHome(t *testing.T) {
 	}
 }
 
-func TestUnreachable(t *testing.T) {
-	t.Parallel()
-
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
-
-	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: gone.URL})
-
-	err := p.Validate(t.Context())
-	if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("Validate: %v, want a transient error that says what is wrong", err)
-	}
-}
-
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 
@@ -280,8 +165,8 @@ func TestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" {
-		t.Errorf("Issue: %v, want a transient error", err)
+	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
+		t.Errorf("Issue: %v, want a transient error that says what is wrong", err)
 	}
 }
 

@@ -4,11 +4,15 @@
 package github_test
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
@@ -55,8 +59,16 @@ func TestPlatformRunner(t *testing.T) {
 			pool(&v1alpha1.GitHubActionsConfig{Organization: "g", Labels: []string{"x"}, RunnerGroup: "fast"}),
 			scoped{workload.Scope{Organization: "g"}, []string{"x"}, "fast"}, "",
 		},
-		"the pool's repository is owner/name": {
-			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b"}),
+		"a pool that says nothing": {
+			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}), pool(&v1alpha1.GitHubActionsConfig{}),
+			scoped{scope: workload.Scope{Repository: "o/r"}}, "",
+		},
+		"the template's organization wins over its owner": {
+			template(&v1alpha1.GitHubBootstrap{Owner: "o", Organization: "g"}), pool(nil),
+			scoped{scope: workload.Scope{Organization: "g"}}, "",
+		},
+		"the pool's repository wins over its organization": {
+			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b", Organization: "o"}),
 			scoped{scope: workload.Scope{Repository: "a/b"}}, "",
 		},
 		"an owner alone is an organization": {
@@ -131,5 +143,61 @@ func TestPlatformOpensAnEnterprise(t *testing.T) {
 
 	if state := server.State(); len(state.Runners) != 1 || state.Runners[0].Scope != "enterprises/corp" {
 		t.Errorf("runners %+v", state.Runners)
+	}
+}
+
+func TestRunnerName(t *testing.T) {
+	t.Parallel()
+
+	const uid = types.UID("12345678-9abc-def0-1234-56789abcdef0")
+
+	for claim, want := range map[string]string{
+		"pool-x7k2p":                         "pool-x7k2p-12345678",
+		strings.Repeat("a", 63):              strings.Repeat("a", 55) + "-12345678",
+		strings.Repeat("a", 54) + "-bcdefgh": strings.Repeat("a", 54) + "-12345678",
+	} {
+		if got := workload.RunnerName(claim, uid); got != want || len(got) > 64 {
+			t.Errorf("RunnerName(%q) = %q, want %q", claim, got, want)
+		}
+	}
+
+	if got := workload.RunnerName("claim", "ab"); got != "claim-ab" {
+		t.Errorf("a short uid: %q", got)
+	}
+
+	if got := workload.RunnerName("claim", ""); got != "claim" {
+		t.Errorf("no uid: %q", got)
+	}
+}
+
+func TestRunnerLabels(t *testing.T) {
+	t.Parallel()
+
+	got := github.RunnerLabels([]string{"Linux", "linux", " gpu ", "Self-Hosted", "", "x64"})
+	want := []string{"self-hosted", "hyperfleet", "ephemeral", "Linux", "gpu", "x64"}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("RunnerLabels (-want +got):\n%s", diff)
+	}
+}
+
+// The names of calls are few, whatever the names and numbers in their paths.
+func TestOperationsHaveNoNamesInThem(t *testing.T) {
+	t.Parallel()
+
+	for path, want := range map[string]string{
+		"/repos/octo-org/octo-repo/actions/runners/17":             "GET /repos/{owner}/{repo}/actions/runners/{}",
+		"/orgs/octo-org/actions/runners/generate-jitconfig":        "GET /orgs/{}/actions/runners/generate-jitconfig",
+		"/actions/runner-registration":                             "GET /actions/runner-registration",
+		"/tenant/_apis/runtime/runnerscalesets":                    "GET /_apis/runtime/runnerscalesets",
+		"/tenant/_apis/runtime/runnerscalesets/4/acquirejobs":      "GET /_apis/runtime/runnerscalesets/{}/acquirejobs",
+		"/_services/a/_apis/runtime/runnerscalesets/4/sessions/ab": "GET /_apis/runtime/runnerscalesets/{}/sessions/{}",
+		"/scalesets/message":                                       "GET /scalesets/message",
+		"/scalesets/message/100000170":                             "GET /scalesets/message/{}",
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com"+path, http.NoBody)
+		if got := github.Operation(r); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
 	}
 }

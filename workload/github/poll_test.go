@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -24,12 +25,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// watched keeps what was answered.
+// watched counts what was asked, by method, and what was answered, by status.
 type watched struct {
 	next http.RoundTripper
 
 	mu     sync.Mutex
-	paths  []string
+	tries  map[string]int
 	status map[int]int
 	left   string
 }
@@ -43,7 +44,7 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.paths = append(w.paths, r.Method+" "+r.URL.Path)
+	w.tries[r.Method]++
 	w.status[resp.StatusCode]++
 	w.left = resp.Header.Get("X-Ratelimit-Remaining")
 
@@ -61,32 +62,30 @@ func (w *watched) take() map[int]int {
 	return out
 }
 
-func poller(t *testing.T, config *github.Settings) (workload.Poller, *watched) {
+// watch gives a provider whose calls are watched.
+func watch(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Provider, *watched) {
 	t.Helper()
 
-	return pollerAt(t, config, clocktesting.NewFakeClock(time.Now()))
-}
-
-func pollerAt(t *testing.T, config *github.Settings, clk *clocktesting.FakeClock) (workload.Poller, *watched) {
-	t.Helper()
-
-	watch := &watched{status: map[int]int{}}
+	out := &watched{status: map[int]int{}, tries: map[string]int{}}
 
 	p, err := github.NewWithClock(github.Config{Settings: config, Transport: func(next http.RoundTripper) http.RoundTripper {
-		watch.next = next
+		out.next = next
 
-		return watch
+		return out
 	}}, clk)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	out, ok := p.(workload.Poller)
-	if !ok {
-		t.Fatalf("%T cannot be polled", p)
-	}
+	return p, out
+}
 
-	return out, watch
+func poller(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Poller, *watched) {
+	t.Helper()
+
+	p, watched := watch(t, config, clk)
+
+	return as[workload.Poller](t, p), watched
 }
 
 func poll(t *testing.T, p workload.Poller, repositories ...string) []workload.Job {
@@ -115,7 +114,7 @@ func TestPollFollowsJobs(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p, _ := poller(t, repositoryScope(server))
+	p, _ := poller(t, repositoryScope(server), clocktesting.NewFakeClock(time.Now()))
 
 	if jobs := poll(t, p); len(jobs) != 0 {
 		t.Errorf("an idle repository has %v", states(jobs))
@@ -129,12 +128,7 @@ func TestPollFollowsJobs(t *testing.T) {
 		t.Fatalf("jobs (-want +got):\n%s", diff)
 	}
 
-	issuer, ok := p.(workload.Provider)
-	if !ok {
-		t.Fatalf("%T is no provider", p)
-	}
-
-	issued, err := issuer.Issue(t.Context(), request("one"))
+	issued, err := provider(t, repositoryScope(server)).Issue(t.Context(), request("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +171,7 @@ func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p, watch := poller(t, repositoryScope(server))
+	p, watch := poller(t, repositoryScope(server), clocktesting.NewFakeClock(time.Now()))
 
 	server.Queue(control.JobSpec{Labels: []string{"x"}, Count: 150}) // two pages of jobs
 	server.Queue(control.JobSpec{Labels: []string{"x"}})
@@ -225,7 +219,7 @@ func TestPollAgreesWithWebhooks(t *testing.T) {
 
 	hooks := githubtest.NewReceiver(t)
 	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
-	p, _ := poller(t, organizationScope(server))
+	p, _ := poller(t, organizationScope(server), clocktesting.NewFakeClock(time.Now()))
 
 	server.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})
 	server.Eventually("the webhook came", func(s control.State) bool { return s.Webhooks.Delivered == 1 })
@@ -275,7 +269,7 @@ func TestPollScopes(t *testing.T) {
 			t.Parallel()
 
 			test.config.Token, test.config.APIURL = githubtest.PAT, server.URL
-			p, _ := poller(t, &test.config)
+			p, _ := poller(t, &test.config, clocktesting.NewFakeClock(time.Now()))
 
 			if diff := cmp.Diff(test.want, states(poll(t, p, ask...))); diff != "" {
 				t.Errorf("jobs (-want +got):\n%s", diff)
@@ -288,7 +282,7 @@ func TestPollScopes(t *testing.T) {
 		"organization octo-org": {Organization: "octo-org"}, "enterprise corp": {Enterprise: "corp"},
 	} {
 		scope.Token, scope.APIURL = githubtest.PAT, server.URL
-		p, _ := poller(t, &scope)
+		p, _ := poller(t, &scope, clocktesting.NewFakeClock(time.Now()))
 		_, err := p.Jobs(t.Context(), []string{"not a repository"})
 		checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, text+": name repositories in spec.demand")
 	}
@@ -304,7 +298,7 @@ func TestPollWithTrouble(t *testing.T) {
 	}})
 	server.Queue(control.JobSpec{Labels: []string{"x"}})
 
-	p, _ := poller(t, organizationScope(server))
+	p, _ := poller(t, organizationScope(server), clocktesting.NewFakeClock(time.Now()))
 	jobs, err := p.Jobs(t.Context(), []string{"octo-org/gone", githubtest.Repo})
 	checkError(t, err, workload.Rejected, github.ReasonScope, "repository octo-org/gone")
 
@@ -314,7 +308,7 @@ func TestPollWithTrouble(t *testing.T) {
 
 	config := repositoryScope(server)
 	config.Token = "github_pat_runnersonly0000000000000000"
-	p, _ = poller(t, config)
+	p, _ = poller(t, config, clocktesting.NewFakeClock(time.Now()))
 	_, err = p.Jobs(t.Context(), nil)
 	checkError(t, err, workload.Rejected, github.ReasonPermission, "repository permission Actions: read")
 }
@@ -339,7 +333,7 @@ func TestPollGoesOnWhereItEnded(t *testing.T) {
 		server.Queue(control.JobSpec{Repo: name, Name: name, Labels: []string{"x"}})
 	}
 
-	p, watch := pollerAt(t, organizationScope(server), clk)
+	p, watch := poller(t, organizationScope(server), clk)
 	found := map[string]bool{}
 	rounds := 0
 

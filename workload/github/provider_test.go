@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -46,6 +47,30 @@ func provider(t *testing.T, config *github.Settings) workload.Provider {
 	out, err := github.New(github.Config{Settings: config})
 	if err != nil {
 		t.Fatal(err)
+	}
+
+	return out
+}
+
+// providerAt is one whose time is the clock's.
+func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload.Provider {
+	t.Helper()
+
+	out, err := github.NewWithClock(github.Config{Settings: config}, clk)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return out
+}
+
+// as gives a provider that can do more than all can.
+func as[T any](t *testing.T, p workload.Provider) T {
+	t.Helper()
+
+	out, ok := p.(T)
+	if !ok {
+		t.Fatalf("%T is no %T", p, &out)
 	}
 
 	return out

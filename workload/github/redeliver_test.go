@@ -20,17 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-func redeliverer(t *testing.T, p any) workload.Redeliverer {
-	t.Helper()
-
-	out, ok := p.(workload.Redeliverer)
-	if !ok {
-		t.Fatalf("%T asks for no webhooks again", p)
-	}
-
-	return out
-}
-
 // missed queues jobs whose webhooks the receiver refuses.
 func missed(t *testing.T, server *githubtest.Server, hooks *githubtest.Receiver, jobs int) {
 	t.Helper()
@@ -96,7 +85,7 @@ func TestRedeliver(t *testing.T) {
 			hooks.Answer(http.StatusAccepted)
 
 			seen := len(hooks.Received())
-			p := redeliverer(t, provider(t, test.config(server)))
+			p := as[workload.Redeliverer](t, provider(t, test.config(server)))
 			target := hooks.URL + "/webhooks/github/"
 
 			if count, err := p.Redeliver(t.Context(), target, time.Now().Add(time.Minute)); err != nil || count != 0 {
@@ -120,7 +109,7 @@ func TestRedeliver(t *testing.T) {
 				t.Errorf("%d of %d webhooks came again", len(guids), bad)
 			}
 
-			if count, err := redeliverer(t, provider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
+			if count, err := as[workload.Redeliverer](t, provider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
 				t.Errorf("Redeliver of what came since: %d, %v", count, err)
 			}
 		})
@@ -140,12 +129,7 @@ func TestRedeliverInParts(t *testing.T) {
 	})
 	missed(t, server, hooks, many)
 
-	made, err := github.NewWithClock(github.Config{Settings: organizationScope(server)}, clk)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	p, since := redeliverer(t, made), clk.Now().Add(-time.Hour)
+	p, since := as[workload.Redeliverer](t, providerAt(t, organizationScope(server), clk)), clk.Now().Add(-time.Hour)
 
 	var counts []int
 
@@ -184,7 +168,7 @@ func TestRedeliverOnceForAll(t *testing.T) {
 
 	platform := github.NewPlatform()
 	for _, group := range []string{"", "fast", "slow"} {
-		count, err := redeliverer(t, opened(t, platform, server.URL, githubtest.PAT, group)).
+		count, err := as[workload.Redeliverer](t, opened(t, platform, server.URL, githubtest.PAT, group)).
 			Redeliver(t.Context(), hooks.URL, time.Now().Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
@@ -247,7 +231,7 @@ func TestRedeliverTrouble(t *testing.T) {
 		config := organizationScope(server)
 		test.edit(config)
 
-		count, err := redeliverer(t, provider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
+		count, err := as[workload.Redeliverer](t, provider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkError(t, err, workload.Rejected, test.reason, test.message)
@@ -286,7 +270,7 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 			App: &github.App{AppID: clientID, PrivateKey: text, InstallationID: id},
 		}
 
-		count, err := redeliverer(t, provider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
+		count, err := as[workload.Redeliverer](t, provider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
 			time.Now().Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
@@ -310,15 +294,12 @@ func TestRedeliverGivesUpSlowly(t *testing.T) {
 	missed(t, server, hooks, 1)
 	hooks.Answer(http.StatusRequestEntityTooLarge)
 
-	made, err := github.NewWithClock(github.Config{Settings: organizationScope(server)}, clk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := as[workload.Redeliverer](t, providerAt(t, organizationScope(server), clk))
 
 	var asked []int
 
 	for minute := 0; minute <= 180; minute += 10 {
-		count, err := redeliverer(t, made).Redeliver(t.Context(), hooks.URL, clk.Now().Add(-24*time.Hour))
+		count, err := p.Redeliver(t.Context(), hooks.URL, clk.Now().Add(-24*time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}

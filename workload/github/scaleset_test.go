@@ -16,7 +16,6 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -100,26 +99,11 @@ func (b *book) in(state v1alpha1.JobState) []workload.Job {
 	return out
 }
 
-func streamer(t *testing.T, settings *github.Settings, clk clock.Clock) workload.Provider {
-	t.Helper()
-
-	out, err := github.NewWithClock(github.Config{Settings: settings}, clk)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return out
-}
-
 // stream listens until stop is called, which gives what Stream returned.
 func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
 	t.Helper()
 
-	listener, ok := p.(workload.Streamer)
-	if !ok {
-		t.Fatal("the provider of a scale set is no Streamer")
-	}
-
+	listener := as[workload.Streamer](t, p)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 
@@ -159,7 +143,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 			t.Parallel()
 
 			server := githubtest.New(t, sim.Options{ScaleSets: sim.ScaleSetOptions{Offer: offer}})
-			p := streamer(t, setScope(server), clock.RealClock{})
+			p := provider(t, setScope(server))
 
 			if err := p.Validate(t.Context()); err != nil {
 				t.Fatalf("Validate: %v", err)
@@ -228,7 +212,7 @@ func TestScaleSetScopes(t *testing.T) {
 			settings := &github.Settings{Token: githubtest.PAT, APIURL: server.URL, ScaleSet: set}
 			edit(settings)
 
-			p, jobs := streamer(t, settings, clock.RealClock{}), newBook(5)
+			p, jobs := provider(t, settings), newBook(5)
 			if err := p.Validate(t.Context()); err != nil {
 				t.Fatalf("Validate: %v", err)
 			}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -52,7 +51,7 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 			options := quickPolls()
 			options.ScaleSets.Offer = offer
 			server := githubtest.New(t, options)
-			p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(2)
+			p, jobs := provider(t, setScope(server)), newBook(2)
 			stream(t, p, jobs)
 			eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 2 })
 			queue(server, 5)
@@ -80,7 +79,7 @@ func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(5)
+	p, jobs := provider(t, setScope(server)), newBook(5)
 	stop := stream(t, p, jobs)
 
 	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
@@ -115,7 +114,7 @@ func TestScaleSetRestart(t *testing.T) {
 
 	server := githubtest.New(t, quickPolls())
 	jobs := newBook(200)
-	first := streamer(t, setScope(server), clock.RealClock{})
+	first := provider(t, setScope(server))
 	stop := stream(t, first, jobs)
 
 	queue(server, 2)
@@ -126,7 +125,7 @@ func TestScaleSetRestart(t *testing.T) {
 	run(t, first, "vm-1")
 	queue(server, 120)
 
-	second := streamer(t, setScope(server), clock.RealClock{})
+	second := provider(t, setScope(server))
 	stream(t, second, jobs)
 	eventually(t, "all are heard of", func() bool {
 		return len(jobs.in(v1alpha1.JobQueued)) == 121 && len(jobs.in(v1alpha1.JobCompleted)) == 1
@@ -145,13 +144,13 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
 	server := githubtest.New(t, sim.Options{Clock: clk})
-	first, second := streamer(t, setScope(server), clk), streamer(t, setScope(server), clk)
+	first, second := providerAt(t, setScope(server), clk), providerAt(t, setScope(server), clk)
 	jobs := newBook(5)
 	stop := stream(t, first, jobs)
 
 	eventually(t, "the first listens", func() bool { return server.Capacity(set) == 5 })
 
-	listen := func() error { return listening(t, second).Stream(t.Context(), jobs.room, jobs.got) }
+	listen := func() error { return as[workload.Streamer](t, second).Stream(t.Context(), jobs.room, jobs.got) }
 
 	err := listen()
 	if !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "has another listener") {
@@ -180,17 +179,6 @@ func TestScaleSetHasOneListener(t *testing.T) {
 	eventually(t, "it takes over", func() bool { return server.Capacity(set) == 4 })
 }
 
-func listening(t *testing.T, p workload.Provider) workload.Streamer {
-	t.Helper()
-
-	out, ok := p.(workload.Streamer)
-	if !ok {
-		t.Fatal("the provider of a scale set is no Streamer")
-	}
-
-	return out
-}
-
 // step lets time pass until cond holds.
 func step(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
 	t.Helper()
@@ -210,7 +198,7 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
 		AdminTokenLife: 7 * time.Minute, QueueTokenLife: 3 * time.Minute, AssignTimeout: 100 * time.Hour,
 	}})
-	p, jobs := streamer(t, setScope(server), clk), newBook(5)
+	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stream(t, p, jobs)
 	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
 
@@ -234,7 +222,7 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 
 	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{AssignTimeout: 100 * time.Hour}})
-	p, jobs := streamer(t, setScope(server), clk), newBook(5)
+	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stop := stream(t, p, jobs)
 
 	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
@@ -273,7 +261,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 	options := quickPolls()
 	options.Seed, options.RateLimit = 7, 100000
 	server := githubtest.New(t, options)
-	p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(4)
+	p, jobs := provider(t, setScope(server)), newBook(4)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -282,7 +270,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 
 	group.Go(func() {
 		for ctx.Err() == nil {
-			_ = listening(t, p).Stream(ctx, jobs.room, jobs.got)
+			_ = as[workload.Streamer](t, p).Stream(ctx, jobs.room, jobs.got)
 		}
 	})
 
@@ -337,7 +325,7 @@ func TestScaleSetAssignsAgain(t *testing.T) {
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
 		AssignTimeout: time.Minute, AssignDelay: 5 * time.Second, SessionLife: time.Hour,
 	}})
-	p, jobs := streamer(t, setScope(server), clk), newBook(5)
+	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stream(t, p, jobs)
 	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
 	queue(server, 1)
@@ -385,13 +373,13 @@ func TestScaleSetRejections(t *testing.T) {
 
 			settings := setScope(server)
 			test.edit(settings)
-			p := streamer(t, settings, clock.RealClock{})
+			p := provider(t, settings)
 
 			errs := map[string]error{}
 			_, errs["Issue"] = p.Issue(t.Context(), test.req)
 
 			if test.reason != github.ReasonScaleSet {
-				errs["Stream"] = listening(t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
+				errs["Stream"] = as[workload.Streamer](t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
 				errs["Validate"] = p.Validate(t.Context())
 			}
 
@@ -410,7 +398,7 @@ func TestScaleSetRunnerNames(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p := streamer(t, setScope(server), clock.RealClock{})
+	p := provider(t, setScope(server))
 
 	first, err := p.Issue(t.Context(), setRequest("vm"))
 	if err != nil {
@@ -444,7 +432,7 @@ func TestScaleSetIsFixed(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p := streamer(t, setScope(server), clock.RealClock{})
+	p := provider(t, setScope(server))
 
 	if _, err := p.Issue(t.Context(), setRequest("vm-1")); err != nil {
 		t.Fatal(err)
@@ -473,7 +461,7 @@ func TestScaleSetJobs(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p, jobs := streamer(t, setScope(server), clock.RealClock{}), newBook(5)
+	p, jobs := provider(t, setScope(server)), newBook(5)
 
 	if _, err := p.Job(t.Context(), githubtest.Repo, "ss-1-abc-9"); err == nil {
 		t.Error("something is said of a job although nobody listens")
@@ -524,7 +512,7 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	err = listening(t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
+	err = as[workload.Streamer](t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
 
 	mu.Lock()
 	defer mu.Unlock()

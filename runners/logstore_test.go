@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package logstore_test
+package runners_test
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -29,47 +28,31 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/logstore"
 	"github.com/hyperfleet/hyperfleet/runners/report"
-	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
 const (
-	patience = time.Minute
-	lookAt   = 20 * time.Millisecond
-	bucket   = "ci-logs"
-	text     = "make: all is well\n"
+	bucket  = "ci-logs"
+	logText = "make: all is well\n"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme),
-		kube.WithUses("../../test/access/testdata/uses.yaml", "runners/logstore", "hyperfleet-runners"))
-}
-
-// world is a namespace with a job, whose logs go to a store with the keys of a Secret there.
-type world struct {
+// logWorld is a namespace with a job, whose logs go to a store with the keys of a Secret there.
+type logWorld struct {
 	namespace string
-	job       *v1alpha1.RunnerJob
 	store     *logstore.Store
 	metrics   *prometheus.Registry
 }
 
-func newWorld(t *testing.T, url string, annotations map[string]string) *world {
+func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWorld {
 	t.Helper()
 
-	w := &world{namespace: env.Namespace(t), metrics: prometheus.NewRegistry()}
+	w := &logWorld{namespace: env.Namespace(t), metrics: prometheus.NewRegistry()}
 	env.Create(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "log-store", Annotations: annotations},
 		Data:       map[string][]byte{"accessKeyId": []byte(s3.KeyID), "secretAccessKey": []byte(s3.Secret)},
 	})
 
-	w.job = &v1alpha1.RunnerJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "gh-7"},
-		Spec:       v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGitHubActions, ID: "7", State: v1alpha1.JobRunning, RunnerName: "r"},
-	}
-	env.Create(t, w.job)
+	ledgerJob(t, w.namespace, "7", "r")
 
 	w.store = &logstore.Store{
 		Config: config.LogStore{
@@ -83,7 +66,7 @@ func newWorld(t *testing.T, url string, annotations map[string]string) *world {
 }
 
 // run runs the controller until stop is called.
-func (w *world) run(t *testing.T) (stop func()) {
+func (w *logWorld) run(t *testing.T) (stop func()) {
 	t.Helper()
 
 	return env.Manage(t, w.namespace, func(_ context.Context, mgr ctrl.Manager) error {
@@ -100,42 +83,26 @@ func (w *world) run(t *testing.T) (stop func()) {
 }
 
 // keep keeps the log of a machine as a report does.
-func (w *world) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
+func (w *logWorld) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
 	t.Helper()
 
 	err := (&report.Logs{Client: env.Client, ForStore: true}).Keep(t.Context(), &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: claim},
 		Spec:       v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}},
 		Status:     v1alpha1.MachineClaimStatus{BootstrapInfo: &info},
-	}, text)
+	}, logText)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (w *world) log(t *testing.T, name string) *v1alpha1.RunnerLog {
+func (w *logWorld) log(t *testing.T, name string) *v1alpha1.RunnerLog {
 	t.Helper()
 
-	out := &v1alpha1.RunnerLog{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, out); err != nil {
-		t.Fatal(err)
-	}
-
-	return out
+	return read(t, w.namespace, name, &v1alpha1.RunnerLog{})
 }
 
-// until looks again and again.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in %s: %s", patience, what)
-		}
-	}
-}
-
-func (w *world) written(t *testing.T, outcome string) float64 {
+func (w *logWorld) written(t *testing.T, outcome string) float64 {
 	t.Helper()
 
 	families, err := w.metrics.Gather()
@@ -163,7 +130,7 @@ func TestLogsGoToTheStore(t *testing.T) {
 	server := s3.Start(t)
 	server.Bucket(t, bucket)
 
-	w := newWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
+	w := newLogWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
 	w.run(t)
 	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 	until(t, "the log is stored", func() bool { return w.log(t, "linux-a-log").Spec.Stored != nil })
@@ -171,7 +138,7 @@ func TestLogsGoToTheStore(t *testing.T) {
 	got := w.log(t, "linux-a-log")
 	key := "hyperfleet/" + w.namespace + "/linux-a-5916df95c2e9.log"
 	want := v1alpha1.RunnerLogSpec{Claim: "linux-a", Stored: &v1alpha1.StoredLog{
-		Endpoint: server.URL, Region: s3.Region, Bucket: bucket, Key: key, Bytes: int64(len(text)),
+		Endpoint: server.URL, Region: s3.Region, Bucket: bucket, Key: key, Bytes: int64(len(logText)),
 	}}
 
 	if diff := cmp.Diff(want, got.Spec); diff != "" {
@@ -182,7 +149,7 @@ func TestLogsGoToTheStore(t *testing.T) {
 		t.Errorf("labels %v", got.Labels)
 	}
 
-	if diff := cmp.Diff(map[string]string{key: text}, server.Objects(t, bucket)); diff != "" {
+	if diff := cmp.Diff(map[string]string{key: logText}, server.Objects(t, bucket)); diff != "" {
 		t.Error(diff)
 	}
 
@@ -209,7 +176,7 @@ func TestStoreThatIsAway(t *testing.T) {
 	server.Bucket(t, bucket)
 	server.Stop(t)
 
-	w := newWorld(t, server.URL, nil)
+	w := newLogWorld(t, server.URL, nil)
 	stop := w.run(t)
 	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 	until(t, "a write fails", func() bool { return w.written(t, "failed") > 0 })
@@ -224,7 +191,7 @@ func TestStoreThatIsAway(t *testing.T) {
 	})
 	stop()
 
-	if got := w.log(t, "linux-a-log"); got.Spec.Text != text || got.Spec.Stored != nil {
+	if got := w.log(t, "linux-a-log"); got.Spec.Text != logText || got.Spec.Stored != nil {
 		t.Errorf("while the store is away: %+v", got.Spec)
 	}
 
@@ -247,7 +214,7 @@ func TestGivesUp(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 
-	w := newWorld(t, server.URL, nil)
+	w := newLogWorld(t, server.URL, nil)
 	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 
 	metrics, err := logstore.NewMetrics(w.metrics)
@@ -276,7 +243,7 @@ func TestGivesUp(t *testing.T) {
 	}
 
 	got := w.log(t, "linux-a-log")
-	if got.Spec.Text != text || got.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStoreFailed || !strings.Contains(got.Spec.NotStored, "AccessDenied") {
+	if got.Spec.Text != logText || got.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStoreFailed || !strings.Contains(got.Spec.NotStored, "AccessDenied") {
 		t.Errorf("the log: %v %+v", got.Labels, got.Spec)
 	}
 
@@ -296,7 +263,7 @@ func TestKeysGoWhereTheirSecretAllows(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the store was called") }))
 	t.Cleanup(server.Close)
 
-	w := newWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: "s3.example.com"})
+	w := newLogWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: "s3.example.com"})
 	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 
 	recorder := events.NewFakeRecorder(10)

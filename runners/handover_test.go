@@ -1,13 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package handover_test
+package runners_test
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,13 +15,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -40,10 +36,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-var key = []byte(strings.Repeat("k", 32))
-
-// world is a namespace with a template of method callback, and the GitHub that it speaks of.
-type world struct {
+// handoverWorld is a namespace with a template of method callback, and the GitHub that it speaks of.
+type handoverWorld struct {
 	t         *testing.T
 	namespace string
 	github    *githubtest.Server
@@ -55,87 +49,55 @@ type world struct {
 	identity identity.Registry
 }
 
-func newWorld(t *testing.T) *world {
+func newHandoverWorld(t *testing.T) *handoverWorld {
 	t.Helper()
 
-	w := &world{
+	w := &handoverWorld{
 		t: t, namespace: env.Namespace(t), github: githubtest.New(t, simgithub.Options{}),
 		clock: clocktesting.NewFakePassiveClock(time.Now()), recorder: events.NewFakeRecorder(1000),
 	}
-	env.Create(w.t, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "github"}, StringData: map[string]string{"pat": githubtest.PAT},
-	})
-	env.Create(w.t, &v1alpha1.HypervisorMachineTemplate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "template"},
-		Spec: v1alpha1.HypervisorMachineTemplateSpec{
-			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: "cluster"},
-			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "linux"}},
-			Resources:            v1alpha1.MachineResources{CPU: 2, Memory: resource.MustParse("2Gi")},
-			Bootstrap: v1alpha1.Bootstrap{
-				Method: v1alpha1.BootstrapCallback,
-				Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
-					Credentials: &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "github", Key: "pat"}},
-					APIURL:      w.github.URL, Owner: "octo-org", Repository: "octo-repo",
-				}},
-			},
-		},
-	})
+	makeSecrets(t, w.namespace)
+
+	template := templateOf(w.namespace, "linux", "cluster")
+	template.Spec.Bootstrap = v1alpha1.Bootstrap{
+		Method: v1alpha1.BootstrapCallback,
+		Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+			Credentials: secretKey("pat"), APIURL: w.github.URL, Owner: "octo-org", Repository: "octo-repo",
+		}},
+	}
+	env.Create(w.t, template)
 
 	return w
 }
 
 // claim makes a claim whose machine was offered a code, changed as the case wants it.
-func (w *world) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+func (w *handoverWorld) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
-	return w.claimOf(name, v1alpha1.Workload{
-		Type:   v1alpha1.WorkloadGitHubActions,
-		Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
-	}, change)
+	return w.offered(claimOf(w.namespace, name), change)
 }
 
-func (w *world) claimOf(
-	name string, load v1alpha1.Workload, change func(*v1alpha1.MachineClaimStatus),
-) *v1alpha1.MachineClaim {
+func (w *handoverWorld) offered(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
-	out := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
-		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef:    v1alpha1.LocalObjectReference{Name: "template"},
-			WorkloadConfig: load,
-		},
-	}
-	env.Create(w.t, out)
-
-	out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{
-		RunnerName: vmspec.RunnerName(out),
-		Handover:   &v1alpha1.CredentialHandover{OfferedAt: metav1.NewMicroTime(w.clock.Now())},
+	claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{
+		Handover: &v1alpha1.CredentialHandover{OfferedAt: metav1.NewMicroTime(w.clock.Now())},
 	}
 	if change != nil {
-		change(&out.Status)
+		change(&claim.Status)
 	}
 
-	if err := env.Client.Status().Update(w.t.Context(), out); err != nil {
-		w.t.Fatal(err)
-	}
-
-	return out
+	return makeClaim(w.t, claim)
 }
 
-func (w *world) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+func (w *handoverWorld) info(claim *v1alpha1.MachineClaim) *v1alpha1.BootstrapInfo {
 	w.t.Helper()
 
-	out := &v1alpha1.MachineClaim{}
-	if err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(claim), out); err != nil {
-		w.t.Fatal(err)
-	}
-
-	return out
+	return read(w.t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo
 }
 
 // operator starts a replica; what it knows is in the API server alone.
-func (w *world) operator() *httptest.Server {
+func (w *handoverWorld) operator() *httptest.Server {
 	w.t.Helper()
 
 	metrics, err := handover.NewMetrics(prometheus.NewRegistry(), nil)
@@ -171,76 +133,32 @@ func (w *world) operator() *httptest.Server {
 
 func settings() vmspec.Settings { return vmspec.Settings{OperatorUID: "op", ReportKey: key} }
 
-// told is the operator's answer.
-type told struct {
-	status  int
-	body    string
-	refusal guest.Refusal
-	after   string
-}
-
-// ask asks as the claim's machine would, with the code that is given.
-func ask(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) told {
+// askCredential asks as the claim's machine would, with the proof that is given.
+func askCredential(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) told {
 	t.Helper()
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, operator.URL+vmspec.CredentialPath(claim), http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	request.Header.Set("Authorization", bearer)
-
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return told{body: err.Error()} // the connection broke
-	}
-
-	defer func() { _ = response.Body.Close() }()
-
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	answer := told{status: response.StatusCode, body: string(body), after: response.Header.Get("Retry-After")}
-	_ = json.Unmarshal(body, &answer.refusal)
-
-	return answer
+	return ask(t, operator, vmspec.CredentialPath(claim), bearer, "")
 }
 
 func code(claim *v1alpha1.MachineClaim) string {
 	return "Bearer " + vmspec.ClaimCode(key, claim.Namespace, claim.Name, claim.UID)
 }
 
-// events gives what was told of claims so far.
-func (w *world) events() string {
-	var out strings.Builder
-
-	for {
-		select {
-		case event := <-w.recorder.Events:
-			out.WriteString(event + "\n")
-		default:
-			return out.String()
-		}
-	}
-}
-
 func TestACredentialIsHandedOverOnce(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newHandoverWorld(t)
 	claim := w.claim("machine", nil)
 
 	var given guest.Credential
 
-	first := ask(t, w.operator(), claim, code(claim))
+	first := askCredential(t, w.operator(), claim, code(claim))
 	if err := json.Unmarshal([]byte(first.body), &given); err != nil || first.status != http.StatusOK || given.JITConfig == "" {
 		t.Fatalf("%+v, error %v", first, err)
 	}
 
 	// A replica that has never seen the machine knows that the code was used.
-	again := ask(t, w.operator(), claim, code(claim))
+	again := askCredential(t, w.operator(), claim, code(claim))
 	if again.status != http.StatusConflict || again.refusal.Reason != guest.ReasonCredentialRefused {
 		t.Errorf("replay: %+v", again)
 	}
@@ -250,15 +168,11 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 		t.Errorf("runners %+v, %d registered", state.Runners, state.Registered)
 	}
 
-	now := w.fresh(claim)
+	now := read(t, w.namespace, claim.Name, &v1alpha1.MachineClaim{})
 
 	info := now.Status.BootstrapInfo
-	if info.Handover.UsedAt == nil || info.Handover.GivenAt == nil || info.RunnerID == "" {
+	if info.Handover.UsedAt == nil || info.Handover.GivenAt == nil || info.RunnerID == "" || info.RunnerName != vmspec.RunnerName(claim) {
 		t.Errorf("on record is %+v", info)
-	}
-
-	if now.Status.BootstrapInfo.RunnerName != vmspec.RunnerName(claim) {
-		t.Errorf("runner %q", info.RunnerName)
 	}
 
 	kept, err := json.Marshal(now)
@@ -266,7 +180,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told := w.events()
+	told := heard(w.recorder)
 	if !strings.Contains(told, handover.ReasonHandedOver) || !strings.Contains(told, handover.ReasonRefused) {
 		t.Errorf("events:\n%s", told)
 	}
@@ -281,7 +195,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newHandoverWorld(t)
 	operator := w.operator()
 	good, other := w.claim("good", nil), w.claim("other", nil)
 	earlier := good.DeepCopy()
@@ -297,9 +211,7 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows 
 		t.Fatal(err)
 	}
 
-	if err := env.Client.Delete(t.Context(), deleted); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, deleted)
 
 	cases := map[string]struct {
 		claim  *v1alpha1.MachineClaim
@@ -330,7 +242,7 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows 
 				bearer = code(tc.claim)
 			}
 
-			got := ask(t, operator, tc.claim, bearer)
+			got := askCredential(t, operator, tc.claim, bearer)
 			if got.status != tc.want || got.refusal.Message == "" {
 				t.Errorf("%+v, want %d", got, tc.want)
 			}
@@ -346,7 +258,7 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows 
 	}
 
 	// None of it has cost the machine its own.
-	if got := ask(t, operator, good, code(good)); got.status != http.StatusOK {
+	if got := askCredential(t, operator, good, code(good)); got.status != http.StatusOK {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
@@ -355,7 +267,7 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows 
 func TestOneOfManyGetsTheCredential(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newHandoverWorld(t)
 	claim := w.claim("machine", nil)
 	replicas := []*httptest.Server{w.operator(), w.operator(), w.operator(), w.operator()}
 
@@ -367,7 +279,7 @@ func TestOneOfManyGetsTheCredential(t *testing.T) {
 
 	for i := range 4 * len(replicas) {
 		wait.Go(func() {
-			answer := ask(t, replicas[i%len(replicas)], claim, code(claim))
+			answer := askCredential(t, replicas[i%len(replicas)], claim, code(claim))
 
 			mu.Lock()
 			defer mu.Unlock()
@@ -400,7 +312,7 @@ func TestACrashCostsTheCredential(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t)
+			w := newHandoverWorld(t)
 			claim := w.claim("machine", nil)
 			w.transport = func(next http.RoundTripper) http.RoundTripper {
 				return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
@@ -418,19 +330,19 @@ func TestACrashCostsTheCredential(t *testing.T) {
 				})
 			}
 
-			if got := ask(t, w.operator(), claim, code(claim)); got.status != 0 {
+			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != 0 {
 				t.Fatalf("the operator lived: %+v", got)
 			}
 
 			w.transport = nil
 
-			if got := ask(t, w.operator(), claim, code(claim)); got.status != http.StatusServiceUnavailable || got.after == "" {
+			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != http.StatusServiceUnavailable || got.after == "" {
 				t.Errorf("at once: %+v", got)
 			}
 
 			w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
 
-			got := ask(t, w.operator(), claim, code(claim))
+			got := askCredential(t, w.operator(), claim, code(claim))
 			if got.status != http.StatusConflict || !strings.Contains(got.refusal.Message, "broke off") {
 				t.Errorf("later: %+v", got)
 			}
@@ -454,14 +366,14 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t)
+			w := newHandoverWorld(t)
 			claim := w.claim("machine", nil)
 
 			if err := w.github.SetFaults(faults); err != nil {
 				t.Fatal(err)
 			}
 
-			got := ask(t, w.operator(), claim, code(claim))
+			got := askCredential(t, w.operator(), claim, code(claim))
 			if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
 				t.Errorf("in trouble: %+v", got)
 			}
@@ -474,11 +386,11 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if used := w.fresh(claim).Status.BootstrapInfo.Handover.UsedAt; used != nil {
+			if used := w.info(claim).Handover.UsedAt; used != nil {
 				t.Error("the code counts as used")
 			}
 
-			if got := ask(t, w.operator(), claim, code(claim)); got.status != http.StatusOK {
+			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != http.StatusOK {
 				t.Errorf("afterwards: %+v", got)
 			}
 		})
@@ -489,7 +401,7 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newHandoverWorld(t)
 	operator := w.operator()
 	claim := w.claim("machine", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil })
 	victim := w.claim("victim", nil)
@@ -498,7 +410,7 @@ func TestRateLimits(t *testing.T) {
 		out := map[int]int{}
 
 		for range times {
-			got := ask(t, operator, c, bearer)
+			got := askCredential(t, operator, c, bearer)
 			out[got.status]++
 
 			if (got.status == http.StatusTooManyRequests) != (got.after != "") {
@@ -523,7 +435,7 @@ func TestRateLimits(t *testing.T) {
 		t.Errorf("guesses: %v", got)
 	}
 
-	if got := ask(t, operator, victim, code(victim)); got.status != http.StatusOK {
+	if got := askCredential(t, operator, victim, code(victim)); got.status != http.StatusOK {
 		t.Errorf("the machine whose code was guessed at: %+v", got)
 	}
 
@@ -548,7 +460,7 @@ func TestRateLimits(t *testing.T) {
 func TestBoundJobs(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newHandoverWorld(t)
 	operator := w.operator()
 	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{
 		Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/bin/true"}},
@@ -570,11 +482,13 @@ func TestBoundJobs(t *testing.T) {
 			tc.job.Platform, tc.job.ID, tc.job.Repository = v1alpha1.WorkloadGeneric, name, "nightly"
 			env.Create(w.t, &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "job-" + name}, Spec: tc.job})
 
-			claim := w.claimOf(name, load, func(s *v1alpha1.MachineClaimStatus) {
+			machine := claimOf(w.namespace, name)
+			machine.Spec.WorkloadConfig = load
+			claim := w.offered(machine, func(s *v1alpha1.MachineClaimStatus) {
 				s.BootstrapInfo.BoundJob = cmp.Or(tc.other, "job-"+name)
 			})
 
-			got := ask(t, operator, claim, code(claim))
+			got := askCredential(t, operator, claim, code(claim))
 			if got.status != tc.want || (tc.want == http.StatusGone) != (got.refusal.Reason == guest.ReasonJobGone) {
 				t.Errorf("%+v, want %d", got, tc.want)
 			}
@@ -584,7 +498,7 @@ func TestBoundJobs(t *testing.T) {
 			}
 
 			// A job that is gone has not used up the code: nothing was made for it.
-			if used := w.fresh(claim).Status.BootstrapInfo.Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
+			if used := w.info(claim).Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
 				t.Errorf("used: %t", used)
 			}
 		})

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package handover_test
+package runners_test
 
 import (
 	"context"
@@ -61,10 +61,10 @@ func bySVID(status *v1alpha1.MachineClaimStatus) {
 }
 
 // A machine with an identity proves itself by that, once, and by nothing else.
-func TestAnSVIDIsWorthOneCredential(t *testing.T) {
+func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 	t.Parallel()
 
-	w, attestor := newWorld(t), newAttestor(t)
+	w, attestor := newHandoverWorld(t), newAttestor(t)
 	w.identity = attestor
 	claim, other, coded := w.claim("machine", bySVID), w.claim("other", bySVID), w.claim("coded", nil)
 	agent, ours := attestor.machine(t, claim), vmspec.CallbackAudience(settings())
@@ -86,12 +86,12 @@ func TestAnSVIDIsWorthOneCredential(t *testing.T) {
 		{"no SVID", claim, "a.b.c", http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
 	}
 	for _, tc := range cases {
-		told := ask(t, operator, tc.claim, "Bearer "+tc.bearer)
+		told := askCredential(t, operator, tc.claim, "Bearer "+tc.bearer)
 		if told.status != tc.status || told.refusal.Reason != tc.reason {
 			t.Errorf("%s: %+v", tc.name, told)
 		}
 
-		if events := w.events(); !strings.Contains(events, tc.event) || strings.Contains(events+told.body, tc.bearer) {
+		if events := heard(w.recorder); !strings.Contains(events, tc.event) || strings.Contains(events+told.body, tc.bearer) {
 			t.Errorf("%s: events %q", tc.name, events)
 		}
 	}
@@ -100,16 +100,16 @@ func TestAnSVIDIsWorthOneCredential(t *testing.T) {
 		t.Errorf("%d credentials were made", made)
 	}
 
-	if told := ask(t, operator, claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusOK {
+	if told := askCredential(t, operator, claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusOK {
 		t.Errorf("own SVID: %+v", told)
 	}
 
-	if told := ask(t, w.operator(), claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusConflict {
+	if told := askCredential(t, w.operator(), claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusConflict {
 		t.Errorf("own SVID again: %+v", told)
 	}
 
 	// An SVID where a code is asked for.
-	told := ask(t, w.operator(), coded, "Bearer "+attestor.machine(t, coded).JWT(t, ours))
+	told := askCredential(t, w.operator(), coded, "Bearer "+attestor.machine(t, coded).JWT(t, ours))
 	if told.status != http.StatusForbidden || !strings.Contains(told.refusal.Message, "by its claim code") {
 		t.Errorf("SVID for a code: %+v", told)
 	}
@@ -121,15 +121,15 @@ func TestAnSVIDIsWorthOneCredential(t *testing.T) {
 
 // While the SPIRE server's keys cannot be had nobody is refused for good, and nothing is
 // handed out. Who guesses is held back.
-func TestSVIDsWithoutAServer(t *testing.T) {
+func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 	t.Parallel()
 
 	const jwt = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9.e30.c2ln" // {"alg":"ES256","kid":"key"}
 
-	w, attestor := newWorld(t), newAttestor(t)
+	w, attestor := newHandoverWorld(t), newAttestor(t)
 	claim := w.claim("machine", bySVID)
 
-	if told := ask(t, w.operator(), claim, "Bearer "+jwt); told.status != http.StatusUnauthorized {
+	if told := askCredential(t, w.operator(), claim, "Bearer "+jwt); told.status != http.StatusUnauthorized {
 		t.Errorf("an operator without SPIRE: %+v", told)
 	}
 
@@ -139,7 +139,7 @@ func TestSVIDsWithoutAServer(t *testing.T) {
 	limited := false
 
 	for range 100 {
-		limited = limited || ask(t, operator, claim, "Bearer "+jwt).status == http.StatusTooManyRequests
+		limited = limited || askCredential(t, operator, claim, "Bearer "+jwt).status == http.StatusTooManyRequests
 	}
 
 	if !limited {
@@ -150,7 +150,7 @@ func TestSVIDsWithoutAServer(t *testing.T) {
 
 	w.identity = newRegistry(t, attestor.server)
 
-	told := ask(t, w.operator(), claim, "Bearer "+jwt)
+	told := askCredential(t, w.operator(), claim, "Bearer "+jwt)
 	if told.status != http.StatusServiceUnavailable || told.after == "" || told.refusal.Reason != "" {
 		t.Errorf("without a server: %+v", told)
 	}

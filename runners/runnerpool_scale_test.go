@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package runnerpool_test
+package runners_test
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ import (
 func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2} })
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2} })
 	w.pass(0)
 
 	made := w.want(0, 2)
@@ -73,7 +73,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	t.Parallel()
 
 	most := int32(6)
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.Warm = &v1alpha1.Warm{Idle: 1, MaxIdle: &most}
 		p.Spec.Scaling.MaxReplicas = 20
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: time.Minute}
@@ -125,7 +125,7 @@ func TestSchedulesRaiseTheMinimum(t *testing.T) {
 
 	// A window that opens in the next minute but one, whatever the time is.
 	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
 		p.Spec.Scaling.Schedules = []v1alpha1.Schedule{{
 			Name: "soon", Start: fmt.Sprintf("%d %d * * *", opens.Minute(), opens.Hour()),
@@ -153,7 +153,7 @@ func TestSchedulesRaiseTheMinimum(t *testing.T) {
 func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		always := metav1.Duration{Duration: 48 * time.Hour}
 		p.Spec.Scaling.Schedules = []v1alpha1.Schedule{
 			{Name: "good", Start: "0 0 * * *", Duration: always, MinReplicas: 3},
@@ -179,7 +179,7 @@ func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
 func TestPausedPoolsStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
 		p.Spec.Scaling.MinReplicas = 2
 	})
@@ -209,7 +209,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 
 	const counted = corev1.ResourceName("count/machineclaims.hyperfleet.io")
 
-	w := newWorld(t, nil)
+	w := newPoolWorld(t, nil)
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "few"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{counted: resource.MustParse("2")}},
@@ -218,19 +218,28 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 
 	// The quota controller is not here: its part is ours.
 	used := func(n string) {
-		var fresh corev1.ResourceQuota
-		w.get("few", &fresh)
+		fresh := read(w, w.namespace, "few", &corev1.ResourceQuota{})
 		fresh.Status = corev1.ResourceQuotaStatus{
 			Hard: fresh.Spec.Hard, Used: corev1.ResourceList{counted: resource.MustParse(n)},
 		}
 
-		if err := env.Client.Status().Update(t.Context(), &fresh); err != nil {
+		if err := env.Client.Status().Update(t.Context(), fresh); err != nil {
 			t.Fatal(err)
 		}
 	}
 	used("0")
-	w.eventuallyCounted(quota, counted)
 
+	// The API server's admission reads quotas through a cache.
+	until(t, "the API server counts MachineClaims", func() bool {
+		probe := makeClaim(t, claimOf(w.namespace, "probe"))
+		remove(t, probe)
+
+		count := read(t, w.namespace, "few", &corev1.ResourceQuota{}).Status.Used[counted]
+
+		return count.Value() > 0
+	})
+
+	used("0")
 	w.queue(5)
 
 	result := w.pass(0)
@@ -248,10 +257,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
 	// A claim that has gone makes room: that is tried soon.
-	if err := env.Client.Delete(t.Context(), &claims[0]); err != nil {
-		t.Fatal(err)
-	}
-
+	remove(t, &claims[0])
 	w.finishDeletions()
 	used("1")
 	w.pass(time.Second)
@@ -259,50 +265,8 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	w.want(2, 0)
 	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
-	if err := env.Client.Delete(t.Context(), quota); err != nil {
-		t.Fatal(err)
-	}
-
+	remove(t, quota)
 	w.pass(30 * time.Second)
 	w.want(5, 0)
 	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "making 3 machines")
-}
-
-// eventuallyCounted waits until the API server's admission knows the quota: it reads it
-// through a cache.
-func (w *world) eventuallyCounted(quota *corev1.ResourceQuota, counted corev1.ResourceName) {
-	w.Helper()
-
-	for range 500 {
-		var fresh corev1.ResourceQuota
-		w.get(quota.Name, &fresh)
-
-		probe := &v1alpha1.MachineClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "probe"},
-			Spec: v1alpha1.MachineClaimSpec{
-				TemplateRef:    v1alpha1.LocalObjectReference{Name: "one"},
-				WorkloadConfig: w.pool().Spec.Workload,
-			},
-		}
-		env.Create(w, probe)
-
-		if err := env.Client.Delete(w.Context(), probe); err != nil {
-			w.Fatal(err)
-		}
-
-		w.get(quota.Name, &fresh)
-
-		if used := fresh.Status.Used[counted]; used.Value() > 0 {
-			fresh.Status.Used[counted] = resource.MustParse("0")
-			if err := env.Client.Status().Update(w.Context(), &fresh); err != nil {
-				w.Fatal(err)
-			}
-
-			return
-		}
-
-		time.Sleep(10 * time.Millisecond)
-	}
-
-	w.Fatal("the API server does not count MachineClaims")
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package devid_test
+package runners_test
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,7 +21,6 @@ import (
 	"github.com/google/go-tpm/tpm2"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -36,23 +34,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// office is a namespace, an operator, and a place where TPMs are made.
-type office struct {
+// certOffice is a namespace, an operator, and a place where TPMs are made.
+type certOffice struct {
 	t         *testing.T
 	namespace string
 	tpms      *tpm.Authority
 	devices   config.DevID
 	recorder  *events.FakeRecorder
+	cached    client.Client
 	operator  *httptest.Server
-	metrics   *prometheus.Registry
 }
 
-func newOffice(t *testing.T) *office {
+func newCertOffice(t *testing.T) *certOffice {
 	t.Helper()
 
-	w := &office{
+	w := &certOffice{
 		t: t, namespace: env.Namespace(t), tpms: tpm.NewAuthority(t), devices: tpm.DevID(t),
-		recorder: events.NewFakeRecorder(1000), metrics: prometheus.NewRegistry(),
+		recorder: events.NewFakeRecorder(1000), cached: indexed(t),
 	}
 	w.operator = w.start(w.devices)
 
@@ -60,17 +58,17 @@ func newOffice(t *testing.T) *office {
 }
 
 // start starts a replica. What it knows is in the API server alone.
-func (w *office) start(devices config.DevID) *httptest.Server {
+func (w *certOffice) start(devices config.DevID) *httptest.Server {
 	w.t.Helper()
 
-	metrics, err := devid.NewMetrics(w.metrics)
+	metrics, err := devid.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
-		metrics = nil // of a second replica
+		w.t.Fatal(err)
 	}
 
 	mux := http.NewServeMux()
 	mux.Handle(devid.Pattern, &devid.Handler{
-		Client: indexed(w.t), Live: env.Client, Recorder: w.recorder, Key: key, Authority: devices,
+		Client: w.cached, Live: env.Client, Recorder: w.recorder, Key: key, Authority: devices,
 		Metrics: metrics, Clock: clock.RealClock{},
 	})
 
@@ -118,55 +116,20 @@ func indexed(t *testing.T) client.Client {
 }
 
 // claim makes a claim whose machine attests by its TPM, changed as the case wants it.
-func (w *office) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
+func (w *certOffice) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
-	out := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
-		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: "template"},
-			WorkloadConfig: v1alpha1.Workload{
-				Type:   v1alpha1.WorkloadGitHubActions,
-				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
-			},
-			Lifecycle: &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Hour}},
-		},
-	}
-	if err := env.Client.Create(w.t.Context(), out); err != nil {
-		w.t.Fatal(err)
-	}
-
+	out := claimOf(w.namespace, name)
+	out.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Hour}}
 	out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: &v1alpha1.MachineIdentity{
-		SPIFFEID: vmspec.IdentityOf(out).URI("hyperfleet.io"), Method: v1alpha1.AttestationTPM,
+		SPIFFEID: "spiffe://hyperfleet.io/" + name, Method: v1alpha1.AttestationTPM,
 	}}
+
 	if change != nil {
 		change(out)
 	}
 
-	if err := env.Client.Status().Update(w.t.Context(), out); err != nil {
-		w.t.Fatal(err)
-	}
-
-	return out
-}
-
-func (w *office) fresh(claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
-	w.t.Helper()
-
-	out := &v1alpha1.MachineClaim{}
-	if err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(claim), out); err != nil {
-		w.t.Fatal(err)
-	}
-
-	return out
-}
-
-// certified is the operator's answer.
-type certified struct {
-	status  int
-	chain   string
-	refusal guest.Refusal
-	after   string
+	return makeClaim(w.t, out)
 }
 
 func bearer(claim *v1alpha1.MachineClaim) string {
@@ -174,7 +137,7 @@ func bearer(claim *v1alpha1.MachineClaim) string {
 }
 
 // askCertificate asks as the claim's machine would. The body is JSON, or a text as it is.
-func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) certified {
+func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) told {
 	t.Helper()
 
 	data, ok := body.(string)
@@ -187,48 +150,21 @@ func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.Mac
 		data = string(written)
 	}
 
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, operator.URL+vmspec.DevIDPath(claim), strings.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	req.Header.Set("Authorization", bearer)
-
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	defer func() { _ = resp.Body.Close() }()
-
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	out := certified{status: resp.StatusCode, after: resp.Header.Get("Retry-After")}
-
-	if out.status == http.StatusOK {
-		var certificate guest.DevIDCertificate
-		if err := json.Unmarshal(answer, &certificate); err != nil {
-			t.Fatal(err)
-		}
-
-		out.chain = certificate.Chain
-	} else {
-		_ = json.Unmarshal(answer, &out.refusal)
-	}
-
-	return out
+	return ask(t, operator, vmspec.DevIDPath(claim), bearer, data)
 }
 
-// leaf reads a chain.
-func leaf(t *testing.T, chain string) *x509.Certificate {
+// leaf reads the certificate of an answer.
+func leaf(t *testing.T, got told) *x509.Certificate {
 	t.Helper()
 
-	block, _ := pem.Decode([]byte(chain))
+	var given guest.DevIDCertificate
+	if err := json.Unmarshal([]byte(got.body), &given); err != nil {
+		t.Fatal(err)
+	}
+
+	block, _ := pem.Decode([]byte(given.Chain))
 	if block == nil {
-		t.Fatalf("chain %q", chain)
+		t.Fatalf("chain %q", given.Chain)
 	}
 
 	out, err := x509.ParseCertificate(block.Bytes)
@@ -242,17 +178,27 @@ func leaf(t *testing.T, chain string) *x509.Certificate {
 func TestOneDeviceIdentity(t *testing.T) {
 	t.Parallel()
 
-	w := newOffice(t)
+	w := newCertOffice(t)
 	claim := w.claim("linux-1", nil)
 	device := w.tpms.TPM(t)
 	mine := tpm.Request(t, device)
+
+	// An authority that is of no use now may be so later.
+	for name, devices := range map[string]config.DevID{
+		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
+	} {
+		got := askCertificate(t, w.start(devices), claim, bearer(claim), mine)
+		if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
+			t.Errorf("with an authority that is %s: %+v", name, got)
+		}
+	}
 
 	got := askCertificate(t, w.operator, claim, bearer(claim), mine)
 	if got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
 
-	certificate := leaf(t, got.chain)
+	certificate := leaf(t, got)
 
 	roots := x509.NewCertPool()
 	if pool, err := os.ReadFile(w.devices.CertFile); err != nil || !roots.AppendCertsFromPEM(pool) {
@@ -269,7 +215,7 @@ func TestOneDeviceIdentity(t *testing.T) {
 	}
 
 	// The answer was lost: any replica gives the same.
-	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.chain != got.chain {
+	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.body != got.body {
 		t.Errorf("asked again: %+v", again)
 	}
 
@@ -279,37 +225,19 @@ func TestOneDeviceIdentity(t *testing.T) {
 		t.Errorf("another key: %+v", other)
 	}
 
-	if status := w.fresh(claim).Status.BootstrapInfo.Identity.Device; status == nil || len(status.PublicKeySHA256) != 64 ||
+	if status := read(t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device; status == nil || len(status.PublicKeySHA256) != 64 ||
 		len(status.EKCertificateSHA256) != 64 || status.RequestedAt.IsZero() {
 		t.Errorf("status %+v", status)
 	}
 
-	heard := w.heard()
-	if strings.Count(heard, devid.ReasonCertified) != 1 || strings.Count(heard, devid.ReasonRefused) != 1 {
-		t.Errorf("events:\n%s", heard)
-	}
-
-	if secret := bearer(claim)[len("Bearer "):]; strings.Contains(heard, secret) {
-		t.Errorf("the code is in the events:\n%s", heard)
-	}
-}
-
-// heard gives the events so far.
-func (w *office) heard() string {
-	var out strings.Builder
-
-	for {
-		select {
-		case event := <-w.recorder.Events:
-			out.WriteString(event + "\n")
-		default:
-			return out.String()
-		}
+	events, code := heard(w.recorder), bearer(claim)[len("Bearer "):]
+	if strings.Count(events, devid.ReasonCertified) != 1 || strings.Count(events, devid.ReasonRefused) != 1 || strings.Contains(events, code) {
+		t.Errorf("events:\n%s", events)
 	}
 }
 
 func TestWhoGetsNoCertificate(t *testing.T) {
-	w := newOffice(t)
+	w := newCertOffice(t)
 	good, other := w.claim("good", nil), w.claim("other", nil)
 	now := metav1.NowMicro()
 	mine := tpm.Request(t, w.tpms.TPM(t))
@@ -335,20 +263,14 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 		body   any    // default: a request in good order
 		want   int
 	}{
-		"without a code":                   {claim: good, bearer: "Bearer ", want: http.StatusUnauthorized},
-		"a code that is no bearer token":   {claim: good, bearer: bearer(good)[len("Bearer "):], want: http.StatusUnauthorized},
-		"the code of another machine":      {claim: good, bearer: bearer(other), want: http.StatusUnauthorized},
-		"the code of a claim of that name": {claim: good, bearer: bearer(earlier), want: http.StatusUnauthorized},
+		"without a code":              {claim: good, bearer: "Bearer ", want: http.StatusUnauthorized},
+		"the code of another machine": {claim: good, bearer: bearer(other), want: http.StatusUnauthorized},
 		"the code for the credential": {
 			claim: good, bearer: "Bearer " + vmspec.ClaimCode(key, good.Namespace, good.Name, good.UID), want: http.StatusUnauthorized,
 		},
 		"the claim before of that name": {claim: earlier, want: http.StatusGone},
-		"a claim that is not there":     {claim: nobody(w), want: http.StatusGone},
 		"a machine that is off": {
 			claim: w.claim("off", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Stopped: &now} }), want: http.StatusGone,
-		},
-		"a machine whose life is over": {
-			claim: w.claim("over", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Ended: &now} }), want: http.StatusGone,
 		},
 		"a machine that does not attest": {
 			claim: w.claim("none", func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity = nil }), want: http.StatusForbidden,
@@ -388,37 +310,11 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 	}
 }
 
-func nobody(w *office) *v1alpha1.MachineClaim {
-	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "nobody", UID: types.UID("1")}}
-}
-
-// An authority that is of no use now may be so later.
-func TestWithoutAnAuthority(t *testing.T) {
-	t.Parallel()
-
-	w := newOffice(t)
-	claim := w.claim("linux-1", nil)
-	mine := tpm.Request(t, w.tpms.TPM(t))
-
-	for name, devices := range map[string]config.DevID{
-		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
-	} {
-		got := askCertificate(t, w.start(devices), claim, bearer(claim), mine)
-		if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
-			t.Errorf("%s: %+v", name, got)
-		}
-	}
-
-	if got := askCertificate(t, w.operator, claim, bearer(claim), mine); got.status != http.StatusOK {
-		t.Errorf("with one: %+v", got)
-	}
-}
-
 // Of keys that come at the same time, to any replica, one is certified.
 func TestKeysAtOnce(t *testing.T) {
 	t.Parallel()
 
-	w := newOffice(t)
+	w := newCertOffice(t)
 	claim := w.claim("linux-1", nil)
 	replicas := []*httptest.Server{w.operator, w.start(w.devices)}
 	device := w.tpms.TPM(t)
@@ -456,7 +352,7 @@ func TestKeysAtOnce(t *testing.T) {
 func TestSharedTPM(t *testing.T) {
 	t.Parallel()
 
-	w := newOffice(t)
+	w := newCertOffice(t)
 	first, second := w.claim("linux-1", nil), w.claim("linux-2", nil)
 	device := w.tpms.TPM(t)
 
@@ -467,27 +363,21 @@ func TestSharedTPM(t *testing.T) {
 	clone := tpm.Request(t, w.tpms.Copy(t, device))
 
 	// The cache hears of the first in its own time.
-	deadline := time.Now().Add(time.Minute)
+	probes := 0
 
-	for i := 0; ; i++ {
-		third := w.claim(fmt.Sprintf("probe-%d", i), nil)
+	until(t, "a copied TPM is known", func() bool {
+		probes++
+		third := w.claim(fmt.Sprintf("probe-%d", probes), nil)
 
-		got := askCertificate(t, w.operator, third, bearer(third), clone)
-		if got.status == http.StatusConflict {
-			break
-		}
-
-		if time.Now().After(deadline) {
-			t.Fatalf("a copied TPM is certified: %+v", got)
-		}
-	}
+		return askCertificate(t, w.operator, third, bearer(third), clone).status == http.StatusConflict
+	})
 
 	if got := askCertificate(t, w.operator, second, bearer(second), clone); got.status != http.StatusConflict ||
 		!strings.Contains(got.refusal.Message, "remove the TPM from the template") {
 		t.Errorf("%+v", got)
 	}
 
-	if w.fresh(second).Status.BootstrapInfo.Identity.Device != nil {
+	if read(t, w.namespace, second.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device != nil {
 		t.Error("a key that was refused is on record")
 	}
 }
@@ -496,7 +386,7 @@ func TestSharedTPM(t *testing.T) {
 func TestTooOften(t *testing.T) {
 	t.Parallel()
 
-	w := newOffice(t)
+	w := newCertOffice(t)
 	claim, other := w.claim("linux-1", nil), w.claim("linux-2", nil)
 	count := map[int]int{}
 
@@ -517,7 +407,7 @@ func TestTooOften(t *testing.T) {
 		t.Errorf("requests: %v", count)
 	}
 
-	if got := askCertificate(t, w.operator, other, bearer(other), tpm.Request(t, w.tpms.TPM(t))); got.status != http.StatusOK {
+	if got := askCertificate(t, w.operator, other, bearer(other), "{}"); got.status != http.StatusBadRequest {
 		t.Errorf("another machine: %+v", got)
 	}
 }

@@ -1,13 +1,14 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package guestapi_test
+package runners_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,28 +36,14 @@ import (
 func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	owned := true
-	out := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerPool", Name: "linux", UID: "pool-uid", Controller: &owned,
-			}},
-		},
-		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"}, RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
-			WorkloadConfig: v1alpha1.Workload{
-				Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
-			},
-		},
-	}
-	env.Create(t, out)
-
+	out := claimOf(namespace, name)
+	out.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerPool", Name: "linux", UID: "pool-uid", Controller: new(true),
+	}}
+	out.Spec.RunnerPoolRef = &v1alpha1.LocalObjectReference{Name: "linux"}
 	out.Status.BootstrapInfo = &info
-	if err := env.Client.Status().Update(t.Context(), out); err != nil {
-		t.Fatal(err)
-	}
 
-	return out
+	return makeClaim(t, out)
 }
 
 func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
@@ -106,6 +94,7 @@ func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	return sendTo(t, reportHandler(), claim, body).Code
 }
 
+// sendTo reports as the claim's machine would. The body is JSON, or a text as it is.
 func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
 	t.Helper()
 
@@ -119,16 +108,28 @@ func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, bo
 		text = string(data)
 	}
 
+	answer := httptest.NewRecorder()
+	reports(handler).ServeHTTP(answer, reportOf(t, claim, strings.NewReader(text)))
+
+	return answer
+}
+
+// reports serves reports at their place.
+func reports(handler http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(report.Pattern, handler)
 
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewBufferString(text))
+	return mux
+}
+
+// reportOf is the request of the claim's machine.
+func reportOf(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.Request {
+	t.Helper()
+
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), body)
 	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken(key, claim.Namespace, claim.Name, claim.UID))
 
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, request)
-
-	return answer
+	return request
 }
 
 func finished(log string) guest.Report {
@@ -138,19 +139,14 @@ func finished(log string) guest.Report {
 func logOf(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
 	t.Helper()
 
-	out := &v1alpha1.RunnerLog{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out); err != nil {
-		t.Fatal(err)
-	}
-
-	return out
+	return read(t, namespace, name, &v1alpha1.RunnerLog{})
 }
 
 func nameOfLog(claim *v1alpha1.MachineClaim) string {
 	return report.LogName(workload.RunnerName(claim.Name, claim.UID))
 }
 
-func logs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
+func logsOf(t *testing.T, namespace string) []v1alpha1.RunnerLog {
 	t.Helper()
 
 	var out v1alpha1.RunnerLogList
@@ -205,7 +201,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 			}
 
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil ||
-				claim.Status.BootstrapInfo.GuestPhase != "Finished" || claim.Status.BootstrapInfo.GuestMessage != "JobDone" {
+				claim.Status.BootstrapInfo.GuestPhase != "Finished" || claim.Status.BootstrapInfo.GuestMessage != "JobDone" || claim.Status.Times.GuestStarted == nil {
 				t.Errorf("report = %+v (%v)", claim.Status.BootstrapInfo, err)
 			}
 		})
@@ -223,7 +219,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		t.Fatalf("status %d", got)
 	}
 
-	shelved := logs(t, namespace)
+	shelved := logsOf(t, namespace)
 	if len(shelved) != 1 || len(shelved[0].OwnerReferences) != 0 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
 		shelved[0].Labels["hyperfleet.io/log-shelf"] != "linux" || shelved[0].Spec.Text != "output" {
 		t.Fatalf("on the shelf: %+v", shelved)
@@ -306,7 +302,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		})
 	}
 
-	if got := logs(t, namespace); len(got) != 0 {
+	if got := logsOf(t, namespace); len(got) != 0 {
 		t.Errorf("logs were kept: %+v", got)
 	}
 
@@ -334,8 +330,8 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 
 	namespace := env.Namespace(t)
 	ledgerJob(t, namespace, "7", "r")
-	env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/base/serviceaccount.yaml",
-		"../../deploy/rbac/runners.yaml", "../../deploy/base/rolebinding.yaml")
+	env.Apply(t, "../deploy/base/namespace.yaml", "../deploy/base/serviceaccount.yaml",
+		"../deploy/rbac/runners.yaml", "../deploy/base/rolebinding.yaml")
 
 	limited, err := client.New(env.ServiceAccount(t, "hyperfleet-system", "hyperfleet-runners"), client.Options{Scheme: env.Scheme})
 	if err != nil {
@@ -356,7 +352,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		t.Errorf("Find = %q, %v", name, err)
 	}
 
-	if err := keep.Drop(t.Context(), namespace, name); err != nil || len(logs(t, namespace)) > 0 {
+	if err := keep.Drop(t.Context(), namespace, name); err != nil || len(logsOf(t, namespace)) > 0 {
 		t.Errorf("Drop = %v", err)
 	}
 
@@ -391,5 +387,83 @@ func TestReportsAreLimited(t *testing.T) {
 
 	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "log 0" {
 		t.Errorf("kept %q, want the log of the first report", got)
+	}
+}
+
+// onShelf keeps the log of a machine that is gone, and whose job nobody has told.
+func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	claim := claimOf(namespace, fmt.Sprintf("%s-%d", pool, number))
+	claim.UID = types.UID(fmt.Sprintf("%08d-%s", number, pool))
+	claim.Spec.TemplateRef.Name = pool
+
+	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), claim, "no luck"); err != nil {
+		t.Fatal(err)
+	}
+
+	return claim
+}
+
+// Machines that never get a job leave no more than a bounded number of logs; and no log goes
+// that a job has, or may have yet.
+func TestShelfIsBounded(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	runner := func(claim *v1alpha1.MachineClaim) string { return workload.RunnerName(claim.Name, claim.UID) }
+
+	here := client.NewNamespacedClient(env.Client, namespace) // the shelves of other tests stay as they are
+
+	var claims []*v1alpha1.MachineClaim
+	for i := range 40 {
+		claims = append(claims, onShelf(t, namespace, "linux", i))
+	}
+
+	onShelf(t, namespace, "arm", 1)
+
+	// A job that has found its log, one whose runner is told, and a machine that is there.
+	found := ledgerJob(t, namespace, "7", "")
+	found.Status.Logs = nameOfLog(claims[0])
+
+	if err := env.Client.Status().Update(t.Context(), found); err != nil {
+		t.Fatal(err)
+	}
+
+	ledgerJob(t, namespace, "8", runner(claims[1]))
+
+	alive := reporter(t, namespace, "linux-z", v1alpha1.BootstrapInfo{})
+	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), alive, "not gone"); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, tc := range []struct {
+		after time.Duration
+		want  int
+		why   string
+	}{
+		{59 * time.Minute, 42, "a job's news may be late"},
+		{61 * time.Minute, 3 + 32 + 1, "asked for, the newest of one pool, and that of the other"},
+		{23 * time.Hour, 3 + 32 + 1, "kept as long as jobs are"},
+		{25 * time.Hour, 3, "older than any job's but those that are asked for"},
+	} {
+		shelf := &report.Shelf{
+			Client: here, Live: here, Retention: 24 * time.Hour, Log: slog.New(slog.DiscardHandler),
+			Clock: clocktesting.NewFakeClock(time.Now().Add(tc.after)),
+		}
+
+		for range 2 {
+			if err := shelf.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		if got := len(logsOf(t, namespace)); got != tc.want {
+			t.Errorf("after %s: %d logs, want %d: %s", tc.after, got, tc.want, tc.why)
+		}
+
+		for _, claim := range []*v1alpha1.MachineClaim{claims[0], claims[1], alive} {
+			logOf(t, namespace, nameOfLog(claim))
+		}
 	}
 }

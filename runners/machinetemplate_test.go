@@ -1,22 +1,17 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package machinetemplate_test
+package runners_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -30,40 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-var env *kube.Env
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-}
-
-// lab is a hypervisor that has the templates that the test has it have.
-type lab struct {
-	hypervisor.Connection
-
-	has []hypervisor.Template
-	err error
-}
-
-func (l *lab) Resolve(context.Context, hypervisor.TemplateRef, hypervisor.Shape) ([]hypervisor.Template, error) {
-	return l.has, l.err
-}
-
-// forge is GitHub, but that it is never called.
-type forge struct {
-	github.Platform
-	workload.Provider
-
-	err error
-}
-
-func (f *forge) Open(workload.Config) (workload.Provider, error) { return f, nil }
-
-func (f *forge) Validate(context.Context) error { return f.err }
-
-// world is one template on a cluster of its own.
-type world struct {
+// templateWorld is one template on a cluster of its own.
+type templateWorld struct {
 	*testing.T
 
 	namespace string
@@ -72,35 +35,25 @@ type world struct {
 	templates *machinetemplate.Reconciler
 }
 
-// newWorld makes a template, after change, of a cluster that there is not.
-func newWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)) *world {
+// newTemplateWorld makes a template, after change, of a cluster that there is not.
+func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)) *templateWorld {
 	t.Helper()
 
-	w := &world{
+	w := &templateWorld{
 		T: t, namespace: env.Namespace(t), forge: &forge{Platform: github.NewPlatform()},
 		lab: &lab{has: []hypervisor.Template{{ID: 9000, Name: "linux", Node: "one"}, {ID: 9001, Name: "linux", Node: "two"}}},
 	}
-	secrets := &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace}
+	clusters := w.lab.clusters(env.Client, w.namespace)
 	w.templates = &machinetemplate.Reconciler{
 		Client: env.Client, Live: env.Client, Runner: &step.Runner{Client: env.Client, Controller: "machinetemplate"},
-		Interval: time.Minute,
-		Clusters: &connect.Clusters{Secrets: secrets, Factories: map[string]hypervisor.Factory{
-			v1alpha1.ProviderProxmox: func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) { return w.lab, nil },
-		}},
+		Interval: time.Minute, Clusters: clusters,
 		Workloads: &connect.Workloads{
-			Secrets: secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.forge},
+			Secrets: clusters.Secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.forge},
 		},
 	}
-	template := &v1alpha1.HypervisorMachineTemplate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "linux"},
-		Spec: v1alpha1.HypervisorMachineTemplateSpec{
-			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: w.namespace},
-			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "linux"}},
-			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
-			Bootstrap: v1alpha1.Bootstrap{Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
-				Organization: "acme", Credentials: key("token"),
-			}}},
-		},
+	template := templateOf(w.namespace, "linux", w.namespace)
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
+		GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme", Credentials: secretKey("token")},
 	}
 
 	if change != nil {
@@ -112,29 +65,11 @@ func newWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)
 	return w
 }
 
-func key(name string) *v1alpha1.SecretValueSource {
-	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "secrets", Key: name}}
-}
-
-func (w *world) secret() {
-	w.Helper()
-	env.Create(w, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "secrets"},
-		Data:       map[string][]byte{"id": []byte("ci@pve!fleet"), "secret": []byte("s3cret"), "token": []byte("ghp_x")},
-	})
-}
-
 // cluster makes the template's cluster, after change: connected, and ready.
-func (w *world) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
+func (w *templateWorld) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 	w.Helper()
 
-	cluster := &v1alpha1.HypervisorCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
-		Spec: v1alpha1.HypervisorClusterSpec{
-			Provider: v1alpha1.ProviderProxmox, Endpoint: "https://pve.example:8006/api2/json",
-			Credentials: v1alpha1.HypervisorCredentials{TokenID: key("id"), TokenSecret: key("secret")},
-		},
-	}
+	cluster := clusterOf(w.namespace)
 	if change != nil {
 		change(&cluster.Spec)
 	}
@@ -149,27 +84,23 @@ func (w *world) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 }
 
 // ready writes whether the cluster is.
-func (w *world) ready(status metav1.ConditionStatus, reason, message string) {
+func (w *templateWorld) ready(status metav1.ConditionStatus, reason, message string) {
 	w.Helper()
 
-	var cluster v1alpha1.HypervisorCluster
-	if err := env.Client.Get(w.Context(), client.ObjectKey{Name: w.namespace}, &cluster); err != nil {
-		w.Fatal(err)
-	}
-
+	cluster := read(w, "", w.namespace, &v1alpha1.HypervisorCluster{})
 	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: step.Ready, Status: status, Reason: reason, Message: message})
 
-	if err := env.Client.Status().Update(w.Context(), &cluster); err != nil {
+	if err := env.Client.Status().Update(w.Context(), cluster); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world) key() client.ObjectKey {
+func (w *templateWorld) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: "linux"}
 }
 
 // passes until the template is as it stays, and gives it.
-func (w *world) passes() *v1alpha1.HypervisorMachineTemplate {
+func (w *templateWorld) passes() *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
 	for range 3 {
@@ -179,17 +110,12 @@ func (w *world) passes() *v1alpha1.HypervisorMachineTemplate {
 		}
 	}
 
-	var out v1alpha1.HypervisorMachineTemplate
-	if err := env.Client.Get(w.Context(), w.key(), &out); err != nil {
-		w.Fatal(err)
-	}
-
-	return &out
+	return read(w, w.namespace, "linux", &v1alpha1.HypervisorMachineTemplate{})
 }
 
 // says makes passes, and makes sure that the template's condition and with it Ready have the
 // reason and the words.
-func (w *world) says(condition, reason, words string) *v1alpha1.HypervisorMachineTemplate {
+func (w *templateWorld) says(condition, reason, words string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
 	template := w.passes()
@@ -204,8 +130,8 @@ func (w *world) says(condition, reason, words string) *v1alpha1.HypervisorMachin
 func TestTemplateBecomesReady(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, nil)
-	w.secret()
+	w := newTemplateWorld(t, nil)
+	makeSecrets(w, w.namespace)
 	w.says("ClusterReady", "ClusterNotFound", "create it")
 
 	w.cluster(nil)
@@ -229,9 +155,13 @@ func TestTemplateBecomesReady(t *testing.T) {
 func TestTemplateLosesWhatItNeeds(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, nil)
-	w.secret()
+	w := newTemplateWorld(t, nil)
+	makeSecrets(w, w.namespace)
 	w.cluster(nil)
+
+	if template := w.passes(); len(template.Status.Sources) != 2 {
+		t.Fatalf("sources %+v", template.Status.Sources)
+	}
 
 	w.ready(metav1.ConditionFalse, "Unavailable", "it does not answer")
 	w.says("ClusterReady", "ClusterNotReady", "it does not answer")
@@ -261,15 +191,15 @@ func TestTemplateLosesWhatItNeeds(t *testing.T) {
 func TestTemplateIsWrong(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, func(spec *v1alpha1.HypervisorMachineTemplateSpec) {
+	w := newTemplateWorld(t, func(spec *v1alpha1.HypervisorMachineTemplateSpec) {
 		spec.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\nhostname: {{ .NoSuchField }}\n"}
 	})
-	w.secret()
+	makeSecrets(w, w.namespace)
 	w.cluster(nil)
 	w.says("Rendered", "CloudInitInvalid", "NoSuchField")
 
-	w = newWorld(t, nil)
-	w.secret()
+	w = newTemplateWorld(t, nil)
+	makeSecrets(w, w.namespace)
 	w.cluster(func(spec *v1alpha1.HypervisorClusterSpec) {
 		spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"another-team"}}}
 	})
@@ -280,31 +210,17 @@ func TestTemplateIsWrong(t *testing.T) {
 func TestTemplateOutlivesItsMachines(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, nil)
-	w.secret()
+	w := newTemplateWorld(t, nil)
+	makeSecrets(w, w.namespace)
 	w.cluster(nil)
 
 	template := w.passes()
-	claim := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "one"},
-		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name},
-			WorkloadConfig: v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{
-				GitHub: &v1alpha1.GitHubActionsConfig{Organization: "acme"},
-			}},
-		},
-	}
-	env.Create(w, claim)
+	claim := makeClaim(w, claimOf(w.namespace, "one"))
 
-	if err := env.Client.Delete(t.Context(), template); err != nil {
-		t.Fatal(err)
-	}
-
+	remove(w, template)
 	w.says("ClaimsGone", "ClaimsLeft", "1 MachineClaim is made from it")
 
-	if err := env.Client.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	remove(w, claim)
 
 	if _, err := w.templates.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.key()}); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package metrics_test
+package runners_test
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -26,16 +25,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/metrics"
 )
 
-var now = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-
-func ready(status metav1.ConditionStatus, reason string) []metav1.Condition {
+func readyAs(status metav1.ConditionStatus, reason string) []metav1.Condition {
 	return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: reason}}
 }
 
-func meta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ci", Name: name} }
-
-// objects are a pool that is short of machines, its jobs, and a cluster with a node set aside.
-func objects() []client.Object {
+// measured are a pool that is short of machines, its jobs, and a cluster with a node set aside.
+func measured(now time.Time) []client.Object {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ci", Name: name} }
 	job := func(name, pool string, state v1alpha1.JobState, waited time.Duration, conditions []metav1.Condition) client.Object {
 		return &v1alpha1.RunnerJob{
 			ObjectMeta: meta(name),
@@ -43,26 +39,26 @@ func objects() []client.Object {
 			Status:     v1alpha1.RunnerJobStatus{Pool: pool, Conditions: conditions},
 		}
 	}
-	waits := ready(metav1.ConditionFalse, "AtMaximum")
+	waits := readyAs(metav1.ConditionFalse, "AtMaximum")
 
 	return []client.Object{
 		&v1alpha1.RunnerPool{
 			ObjectMeta: meta("linux"),
 			Spec:       v1alpha1.RunnerPoolSpec{Scaling: v1alpha1.Scaling{MinReplicas: 1, MaxReplicas: 5}},
 			Status: v1alpha1.RunnerPoolStatus{
-				Conditions: ready(metav1.ConditionTrue, "AsDesired"), Replicas: 5, ReadyReplicas: 3, BusyReplicas: 2, DesiredReplicas: 5,
+				Conditions: readyAs(metav1.ConditionTrue, "AsDesired"), Replicas: 5, ReadyReplicas: 3, BusyReplicas: 2, DesiredReplicas: 5,
 				QueuedJobs: 2, RunningJobs: 2, FailedClaims: 1, StandbyReplicas: 1,
 			},
 		},
 		job("a", "linux", v1alpha1.JobQueued, time.Minute, waits), job("b", "linux", v1alpha1.JobQueued, time.Hour, waits),
 		job("c", "linux", v1alpha1.JobRunning, 2*time.Hour, nil), job("d", "", v1alpha1.JobQueued, 30*time.Second, nil),
-		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, ready(metav1.ConditionFalse, "Gated")),
+		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, readyAs(metav1.ConditionFalse, "Gated")),
 		&v1alpha1.MachineClaim{ObjectMeta: meta("m"), Status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimReady}},
 		&v1alpha1.MachineClaim{ObjectMeta: meta("n"), Spec: v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}}},
 		&v1alpha1.HypervisorCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: "rack"},
-			Status: v1alpha1.HypervisorClusterStatus{Machines: 7, Conditions: ready(metav1.ConditionTrue, "Connected"), Nodes: []v1alpha1.HypervisorNodeStatus{{
-				Name: "pve1", Online: true, Conditions: ready(metav1.ConditionFalse, "SetAside"),
+			Status: v1alpha1.HypervisorClusterStatus{Machines: 7, Conditions: readyAs(metav1.ConditionTrue, "Connected"), Nodes: []v1alpha1.HypervisorNodeStatus{{
+				Name: "pve1", Online: true, Conditions: readyAs(metav1.ConditionFalse, "SetAside"),
 				Capacity:  &v1alpha1.ResourceAmounts{CPU: 8, Memory: resource.MustParse("16Gi")},
 				Available: &v1alpha1.ResourceAmounts{CPU: 3, Memory: resource.MustParse("4Gi")},
 			}}},
@@ -70,7 +66,7 @@ func objects() []client.Object {
 	}
 }
 
-const want = `
+const wantSeries = `
 hyperfleet_cluster_machines{cluster="rack"} 7
 hyperfleet_jobs_longest_wait_seconds{namespace="ci",pool=""} 30
 hyperfleet_jobs_longest_wait_seconds{namespace="ci",pool="linux"} 3600
@@ -108,12 +104,8 @@ hyperfleet_pool_paused{namespace="ci",pool="linux"} 0
 func TestCollect(t *testing.T) {
 	t.Parallel()
 
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-
-	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects()...).Build()
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	reader := fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(measured(now)...).Build()
 	elected := make(chan struct{})
 	pools := metrics.NewCollector(reader, elected, clocktesting.NewFakePassiveClock(now))
 	ready := readiness.New(reader, elected,
@@ -150,21 +142,17 @@ func TestCollect(t *testing.T) {
 		}
 	}
 
-	compare(t, strings.Split(strings.TrimSpace(want), "\n"), got)
-
-	problems, err := testutil.CollectAndLint(pools)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
-	}
-}
-
-func compare(t *testing.T, want, got []string) {
-	t.Helper()
+	want := strings.Split(strings.TrimSpace(wantSeries), "\n")
 
 	slices.Sort(want)
 	slices.Sort(got)
 
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
+	}
+
+	problems, err := testutil.CollectAndLint(pools)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
 	}
 }

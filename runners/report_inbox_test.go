@@ -1,23 +1,23 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package report_test
+package runners_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -29,12 +29,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/report"
-	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// office is a handler with an inbox, and the claim that reports go to.
-type office struct {
+// reportOffice is a handler with an inbox, and the claim that reports go to.
+type reportOffice struct {
 	t       *testing.T
 	client  client.Client
 	handler *report.Handler
@@ -46,18 +47,13 @@ type office struct {
 	creates        atomic.Int32
 }
 
-func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
+func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
 	t.Helper()
-
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 
 	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux-a", UID: "u-1"}}
 	claim.Status.BootstrapInfo = &info
-	o := &office{t: t, woken: make(chan types.NamespacedName, 100)}
-	o.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).
+	o := &reportOffice{t: t, woken: make(chan types.NamespacedName, 100)}
+	o.client = fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(claim).WithStatusSubresource(claim).
 		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(client.Object) []string { return nil }).
 		WithInterceptorFuncs(interceptor.Funcs{Create: func(
 			ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption,
@@ -80,7 +76,7 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 		}
 	}}
 	o.handler = &report.Handler{
-		Client: o.client, Inbox: o.inbox, Key: []byte("key"), Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
+		Client: o.client, Inbox: o.inbox, Key: key, Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
 	}
 	o.runner = &step.Runner{Client: o.client, Controller: "claims"}
 
@@ -88,7 +84,7 @@ func newOffice(t *testing.T, info v1alpha1.BootstrapInfo) *office {
 }
 
 // open has the inbox take reports, as the leader's does.
-func (o *office) open() context.CancelFunc {
+func (o *reportOffice) open() context.CancelFunc {
 	o.t.Helper()
 
 	ctx, cancel := context.WithCancel(o.t.Context())
@@ -117,33 +113,19 @@ func (o *office) open() context.CancelFunc {
 	return cancel
 }
 
-func (o *office) send(phase guest.Phase) int {
+func (o *reportOffice) send(phase guest.Phase) int {
 	o.t.Helper()
 
 	return o.sendAs(o.claim(), guest.Report{Phase: phase, Reason: "r"})
 }
 
-func (o *office) sendAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
+func (o *reportOffice) sendAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
 	o.t.Helper()
 
-	body, err := json.Marshal(said)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-
-	mux := http.NewServeMux()
-	mux.Handle(report.Pattern, o.handler)
-
-	request := httptest.NewRequestWithContext(o.t.Context(), http.MethodPost, vmspec.ReportPath(claim), bytes.NewReader(body))
-	request.Header.Set("Authorization", "Bearer "+vmspec.ReportToken([]byte("key"), claim.Namespace, claim.Name, claim.UID))
-
-	answer := httptest.NewRecorder()
-	mux.ServeHTTP(answer, request)
-
-	return answer.Code
+	return sendTo(o.t, o.handler, claim, said).Code
 }
 
-func (o *office) claim() *v1alpha1.MachineClaim {
+func (o *reportOffice) claim() *v1alpha1.MachineClaim {
 	o.t.Helper()
 
 	var claim v1alpha1.MachineClaim
@@ -155,7 +137,7 @@ func (o *office) claim() *v1alpha1.MachineClaim {
 }
 
 // pass is one of the claims' controller.
-func (o *office) pass(result step.Result) {
+func (o *reportOffice) pass(result step.Result) {
 	o.t.Helper()
 
 	claim := o.claim()
@@ -170,27 +152,12 @@ func (o *office) pass(result step.Result) {
 	}
 }
 
-// Where no controller runs, a report is written when it is answered.
-func TestReportsAreWrittenWithoutALeader(t *testing.T) {
-	t.Parallel()
-
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
-	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
-		t.Errorf("answered %d", code)
-	}
-
-	got := o.claim()
-	if got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) || got.Status.Times.GuestStarted == nil {
-		t.Errorf("on record: %+v, %+v", got.Status.BootstrapInfo, got.Status.Times)
-	}
-}
-
 // Reports that say nothing that is not heard elsewhere are answered at once, and written with
 // the next pass that writes; none is lost on the way, and none is written twice.
 func TestReportsAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
 	o.open()
 
 	for _, phase := range []guest.Phase{guest.PhaseDownloading, guest.PhaseConfiguring} {
@@ -214,7 +181,7 @@ func TestReportsAreWrittenTogether(t *testing.T) {
 func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 	o.open()
 
 	for len(o.woken) > 0 {
@@ -248,7 +215,7 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 // have its own write refused. What they say is on record once, as of when it was said first.
 func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has a clock of its own
 	synctest.Test(t, func(t *testing.T) {
-		o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+		o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 		o.handler.Clock, o.handler.Logs = clock.RealClock{}, &report.Logs{Client: o.client}
 		o.open()
 		o.waited = 0
@@ -289,18 +256,18 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 // What is reported is on record without the controller where it can't get past a pass over the
 // claim, and where it ends meanwhile.
 func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has a clock of its own
-	for name, end := range map[string]func(*office, context.CancelFunc){
-		"its pass is stuck": func(o *office, _ context.CancelFunc) {
+	for name, end := range map[string]func(*reportOffice, context.CancelFunc){
+		"its pass is stuck": func(o *reportOffice, _ context.CancelFunc) {
 			for range 2 {
 				o.send(guest.PhaseFinished)
 				time.Sleep(time.Second)
 			}
 		},
-		"the leader ends": func(_ *office, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
+		"the leader ends": func(_ *reportOffice, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+				o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 				o.handler.Clock = clock.RealClock{}
 				end(o, o.open())
 
@@ -323,7 +290,7 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 
 	const fleet = 1000
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
 	o.handler.Logs = &report.Logs{Client: o.client}
 	o.open()
 
@@ -358,18 +325,183 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 	}
 }
 
-// A machine that reports without end is refused all the same.
-func TestOneMachineReportsTooOften(t *testing.T) {
+// slowLog is the body of a report with a log that ends when it is told to.
+type slowLog struct {
+	io.Reader
+
+	reading *atomic.Int32
+	end     <-chan struct{}
+	once    sync.Once
+}
+
+func (s *slowLog) Read(p []byte) (int, error) {
+	s.once.Do(func() {
+		s.reading.Add(1)
+		<-s.end
+	})
+
+	return s.Reader.Read(p)
+}
+
+// request is a report of the numbered machine.
+func (o *reportOffice) request(number int, body io.Reader, length int64) *http.Request {
+	o.t.Helper()
+
+	claim := o.claim()
+	claim.Name = fmt.Sprintf("linux-%d", number)
+	claim.UID = types.UID(claim.Name)
+
+	request := reportOf(o.t, claim, body)
+	request.ContentLength = length
+
+	return request
+}
+
+// What the logs of a fleet take at once is bounded, however many machines send theirs; what is
+// small waits for none of them.
+func TestLogsAtOnceAreBounded(t *testing.T) {
 	t.Parallel()
 
-	o := newOffice(t, v1alpha1.BootstrapInfo{})
-	answers := map[int]int{}
+	const (
+		fleet   = 60
+		largest = 8<<10 + 6*guest.MaxLog + 2
+		most    = 8 << 20 / largest
+	)
 
-	for range 40 {
-		answers[o.send(guest.PhaseListening)]++
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
+	o.open()
+
+	var (
+		group   sync.WaitGroup
+		reading atomic.Int32
+	)
+
+	end := make(chan struct{})
+
+	for number := range fleet {
+		group.Go(func() {
+			body := &slowLog{Reader: strings.NewReader(`{"phase":"Finished","log":"x"}`), reading: &reading, end: end}
+			answer := httptest.NewRecorder()
+			reports(o.handler).ServeHTTP(answer, o.request(number, body, largest))
+
+			if answer.Code != http.StatusGone { // it has no claim here
+				t.Errorf("log %d is answered %d: %s", number, answer.Code, answer.Body)
+			}
+		})
 	}
 
-	if answers[http.StatusNoContent] != 16 || answers[http.StatusTooManyRequests] != 24 {
-		t.Errorf("answers: %v", answers)
+	for deadline := time.Now().Add(time.Minute); reading.Load() < most; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d logs are read at once", reading.Load())
+		}
 	}
+
+	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
+		t.Errorf("a report without a log is answered %d", code)
+	}
+
+	if now := reading.Load(); now != most {
+		t.Errorf("%d logs are read at once, want %d", now, most)
+	}
+
+	close(end)
+	group.Wait()
+}
+
+// Machines that send their logs slowly keep no other from sending its own.
+func TestSlowLogsAreCutShort(t *testing.T) {
+	t.Parallel()
+
+	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
+	o.open()
+
+	server := httptest.NewServer(reports(o.handler))
+	defer server.Close()
+
+	post := func(number int, body io.Reader, length int64) (int, error) {
+		request := o.request(number, body, length)
+		request.RequestURI = ""
+		request.URL.Scheme, request.URL.Host = "http", server.Listener.Addr().String()
+
+		answer, err := server.Client().Do(request)
+		if err != nil {
+			return 0, err
+		}
+
+		return answer.StatusCode, answer.Body.Close()
+	}
+
+	const slow = 20
+
+	var group sync.WaitGroup
+
+	for number := range slow {
+		group.Go(func() {
+			never, _ := io.Pipe()
+			defer never.Close()
+
+			if code, err := post(number, never, 8<<10+6*guest.MaxLog); err == nil && code < http.StatusBadRequest {
+				t.Errorf("slow log %d is answered %d", number, code)
+			}
+		})
+	}
+
+	time.Sleep(100 * time.Millisecond) // most of them have come
+
+	log := fmt.Sprintf(`{"phase":"Finished","log":%q}`, strings.Repeat("x", guest.MaxLog-1))
+	if code, err := post(slow, strings.NewReader(log), int64(len(log))); err != nil || code != http.StatusGone {
+		t.Errorf("a log after them is answered %d, %v", code, err)
+	}
+
+	group.Wait()
+}
+
+// Machines that asked and went leave nothing behind: three for each of ten thousand, as what is
+// kept of one is little.
+func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	limits, now := &guestapi.Limits{}, time.Unix(1e9, 0)
+
+	heap.Ends(t, "limits", func(number int) {
+		for i := range 3 {
+			now = now.Add(5 * time.Second)
+
+			if refused := limits.Genuine(types.UID(fmt.Sprintf("uid-%d-%d", number, i)), now); refused != nil {
+				t.Fatalf("machine %d: %+v", number, refused)
+			}
+		}
+	})
+}
+
+// anyClaim has a claim of each name, whose UID is that.
+type anyClaim struct{ client.Client }
+
+func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	into.SetNamespace(key.Namespace)
+	into.SetName(key.Name)
+	into.SetUID(types.UID(key.Name))
+
+	return nil
+}
+
+// Reports of machines that nobody looks at any more, and their limits, go by themselves.
+func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	o, clk := newReportOffice(t, v1alpha1.BootstrapInfo{}), clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
+	o.open()
+	o.handler.Client, o.handler.Clock = anyClaim{}, clk
+
+	heap.Ends(t, "reports", func(number int) {
+		clk.SetTime(clk.Now().Add(time.Second))
+
+		claim := claimOf("ci", fmt.Sprintf("linux-%d", number))
+		claim.UID = types.UID(claim.Name)
+
+		code := o.sendAs(claim, guest.Report{Phase: guest.PhaseStarted, Message: strings.Repeat("m", 256)})
+		if code != http.StatusNoContent || len(o.woken) == 0 {
+			t.Fatalf("answered %d, and %d passes were asked for", code, len(o.woken))
+		}
+
+		for len(o.woken) > 0 {
+			<-o.woken
+		}
+	})
 }

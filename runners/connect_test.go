@@ -1,0 +1,302 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runners_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/test/heap"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+// What a Secret's owner allows no more is not used on: the connection ends.
+func TestConnectionsEndWithTheirPermission(t *testing.T) {
+	t.Parallel()
+
+	for reason, annotation := range map[string]string{
+		credential.ReasonServerNotAllowed: v1alpha1.AnnotationAllowedServers,
+		"SecretNotAllowed":                v1alpha1.AnnotationAllowedNamespaces,
+	} {
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "secrets", Annotations: map[string]string{
+				v1alpha1.AnnotationAllowedServers: "pve.example:8006", v1alpha1.AnnotationAllowedNamespaces: "system",
+			}},
+			Data: map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
+		}
+		api := fake.NewClientBuilder().WithObjects(secret).Build()
+		hv := &lab{}
+		clusters, cluster := hv.clusters(api, "system"), clusterOf("c")
+		cluster.Spec.Credentials.TokenID.SecretKeyRef.Namespace = "team"
+		cluster.Spec.Credentials.TokenSecret.SecretKeyRef.Namespace = "team"
+
+		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+
+		secret.Annotations[annotation] = "another.example.com"
+		if err := api.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := clusters.Ensure(t.Context(), cluster); errclass.Reason(err, "") != reason {
+			t.Errorf("a Secret whose %s was narrowed: error %v, want reason %s", annotation, err, reason)
+		}
+
+		if _, there := clusters.Get("c"); there || hv.open != 0 {
+			t.Errorf("a Secret whose %s was narrowed: still to be had: %t, open connections: %d", annotation, there, hv.open)
+		}
+	}
+}
+
+// Ten thousand clusters that came and went leave nothing behind.
+func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	hv := &lab{}
+	clusters := hv.clusters(fake.NewClientBuilder().WithObjects(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"},
+		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
+	}).Build(), "system")
+
+	heap.Ends(t, "connections", func(number int) {
+		cluster := clusterOf(fmt.Sprintf("c%d", number))
+		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+
+		clusters.Forget(cluster.Name)
+
+		if _, there := clusters.Get(cluster.Name); there {
+			t.Fatal("a cluster that is gone is connected to")
+		}
+	})
+
+	if hv.open != 0 {
+		t.Errorf("%d connections are open", hv.open)
+	}
+}
+
+// Of a Secret of another namespace what is around it is looked at first; its values are asked for
+// only where it lets the namespace have them.
+func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
+	t.Parallel()
+
+	for name, tt := range map[string]struct {
+		allowed, from string
+		reads         int
+		reason        string
+	}{
+		"its own namespace": {"", "platform", 1, ""},
+		"a shared one":      {"team-a, team-b", "team-b", 1, ""},
+		"another's":         {"", "team-a", 0, "SecretNotAllowed"},
+		"one of others":     {"team-b", "team-a", 0, "SecretNotAllowed"},
+	} {
+		reads := 0
+		reader := interceptor.NewClient(fake.NewClientBuilder().WithObjects(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "platform", Name: "token", Annotations: map[string]string{v1alpha1.AnnotationAllowedNamespaces: tt.allowed},
+			},
+			Data: map[string][]byte{"key": []byte("value")},
+		}).Build(), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+				if _, whole := into.(*corev1.Secret); whole {
+					reads++
+				}
+
+				return c.Get(ctx, key, into, opts...)
+			},
+		})
+		secrets := &connect.Secrets{Reader: reader}
+
+		value, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
+		if reads != tt.reads || errclass.Reason(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
+			t.Errorf("%s: %d reads, %q, error %v", name, reads, value, err)
+		}
+	}
+}
+
+// Who may not read a Secret of another namespace is not told whether it is there, whatever is asked
+// for of it.
+func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
+	t.Parallel()
+
+	secrets := &connect.Secrets{OperatorNamespace: "operator", Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "platform", Name: "secret-a"}, Data: map[string][]byte{"key": []byte("value")},
+	}).Build()}
+
+	for _, optional := range []bool{false, true} {
+		told := map[string]bool{}
+
+		for _, name := range []string{"secret-a", "secret-b"} {
+			for _, key := range []string{"key", "other"} {
+				value, err := secrets.Value(t.Context(),
+					v1alpha1.SecretKeySelector{Namespace: "platform", Name: name, Key: key, Optional: &optional}, "team-a")
+				told[strings.ReplaceAll(fmt.Sprint(value, errclass.Reason(err, ""), err), name, "NAME")] = true
+			}
+		}
+
+		if len(told) != 1 {
+			t.Errorf("optional %t: it is told apart: %v", optional, told)
+		}
+	}
+
+	if _, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.Missing(err) {
+		t.Errorf("an administrator is not told that it is missing: %v", err)
+	}
+}
+
+const kubeconfigText = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}],
+clusters: [{name: c, cluster: {server: "https://hypervisor.example.com"}}]}`
+
+// A hypervisor's credential goes to the servers that its Secret allows: without a list to the
+// one that is named beside it, or in the kubeconfig itself.
+func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
+	t.Parallel()
+
+	ref := v1alpha1.SecretKeySelector{Name: "s", Key: "value"}
+	source := &v1alpha1.SecretValueSource{SecretKeyRef: ref}
+	endpoint := func(c v1alpha1.HypervisorCredentials) v1alpha1.HypervisorClusterSpec {
+		return v1alpha1.HypervisorClusterSpec{Provider: v1alpha1.ProviderProxmox, Endpoint: "https://hypervisor.example.com/api", Credentials: c}
+	}
+
+	for name, spec := range map[string]v1alpha1.HypervisorClusterSpec{
+		"token":              endpoint(v1alpha1.HypervisorCredentials{TokenID: source, TokenSecret: source}),
+		"password":           endpoint(v1alpha1.HypervisorCredentials{Username: source, Password: source}),
+		"client certificate": endpoint(v1alpha1.HypervisorCredentials{ClientCert: source, ClientKey: source}),
+		"kubeconfig":         {Provider: v1alpha1.ProviderProxmox, KubeVirt: &v1alpha1.KubeVirtCluster{KubeconfigSecretRef: &ref}},
+	} {
+		for list, allowed := range map[string]bool{
+			"none": true, "hypervisor.example.com": true, "other.example.com, hypervisor.example.com:443": true,
+			"other.example.com": false, "hypervisor.example.com:8443": false, "": false,
+		} {
+			secret := &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "s"}, Data: map[string][]byte{"value": []byte(kubeconfigText)},
+			}
+			if list != "none" {
+				secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedServers: list}
+			}
+
+			hv := &lab{}
+			clusters := hv.clusters(fake.NewClientBuilder().WithObjects(secret).Build(), "system")
+
+			_, err := clusters.Ensure(t.Context(), &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: spec})
+			if refused := errclass.Reason(err, "") == credential.ReasonServerNotAllowed; refused == allowed || refused && hv.open > 0 {
+				t.Errorf("%s, list %q: error %v, %d connections, want allowed %v", name, list, err, hv.open, allowed)
+			}
+		}
+	}
+}
+
+// scopes are providers of a CI platform, with the credentials of any template.
+type scopes struct {
+	*connect.Workloads
+
+	forge *forge
+	clock *clocktesting.FakeClock
+}
+
+func newScopes() *scopes {
+	s := &scopes{forge: &forge{Platform: github.NewPlatform()}, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
+	s.Workloads = &connect.Workloads{
+		Clock: s.clock, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: s.forge},
+		Secrets: &connect.Secrets{Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "secrets"}, Data: map[string][]byte{"token": []byte("ghp_x")},
+		}).Build()},
+	}
+
+	return s
+}
+
+// open asks for the provider of the numbered template, and gives how many are made for that.
+func (s *scopes) open(t *testing.T, number int) int {
+	t.Helper()
+
+	template := templateOf("ci", fmt.Sprintf("t%d", number), "cluster")
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
+		GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme", Credentials: secretKey("token")},
+	}
+	before := s.forge.opened
+
+	if _, err := s.For(t.Context(), template, v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}); err != nil {
+		t.Fatal(err)
+	}
+
+	return s.forge.opened - before
+}
+
+// Ten thousand templates that came and went leave nothing behind.
+func TestProvidersEndWithTheirTemplates(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	s := newScopes()
+
+	heap.Ends(t, "providers", func(number int) {
+		s.open(t, number)
+		s.Forget(client.ObjectKey{Namespace: "ci", Name: fmt.Sprintf("t%d", number)})
+	})
+
+	if s.open(t, 1) != 1 {
+		t.Error("a provider outlives its template")
+	}
+}
+
+// A scope that no pool and no claim of a template names any more goes by and by.
+func TestProvidersThatNobodyAsksForGo(t *testing.T) {
+	t.Parallel()
+
+	s := newScopes()
+	s.open(t, 1)
+	s.open(t, 2)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	s.open(t, 2)
+	s.clock.SetTime(s.clock.Now().Add(time.Second))
+	s.open(t, 3)
+
+	if first, second := s.open(t, 1), s.open(t, 2); first != 1 || second != 0 {
+		t.Errorf("made anew: %d of template 1, which nobody asked for, and %d of template 2", first, second)
+	}
+}
+
+func TestOutcomeOfErrors(t *testing.T) {
+	t.Parallel()
+
+	const after = 7 * time.Second
+
+	cases := map[string]struct {
+		err  error
+		want string
+	}{
+		"hypervisor says busy":         {&hypervisor.Error{Kind: hypervisor.Busy, Reason: "Locked", Message: "VM is locked"}, "wait Locked: VM is locked"},
+		"hypervisor has no room":       {&hypervisor.Error{Kind: hypervisor.NoCapacity, Message: "no room"}, "wait Fallback: no room"},
+		"hypervisor rejects":           {&hypervisor.Error{Kind: hypervisor.Rejected, Reason: "NoPrivilege", Message: "give it"}, "stall NoPrivilege: give it"},
+		"hypervisor's outcome unknown": {&hypervisor.Error{Kind: hypervisor.UnknownOutcome, Message: "cut off"}, "fail Fallback: cut off"},
+		"forge limits the rate":        {&workload.Error{Kind: workload.RateLimited, Reason: "RateLimited", Message: "later"}, "wait RateLimited: later"},
+		"forge rejects":                {&workload.Error{Kind: workload.Rejected, Reason: "Forbidden", Message: "permit it"}, "stall Forbidden: permit it"},
+		"configuration":                {errclass.New(errclass.Configuration, "SecretNotFound", "no secret"), "stall SecretNotFound: no secret"},
+		"anything else is tried again": {errors.New("connection refused"), "fail Fallback: connection refused"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if got := connect.Outcome(tc.err, after, "Fallback").String(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

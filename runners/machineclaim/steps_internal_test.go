@@ -1,0 +1,247 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+)
+
+func TestAddress(t *testing.T) {
+	t.Parallel()
+
+	birth := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	moment := metav1.NewMicroTime(birth)
+	addressed := &v1alpha1.NetworkInfo{Addresses: []string{"10.0.0.1/24"}}
+	said := func(status metav1.ConditionStatus, reason string) []metav1.Condition {
+		return []metav1.Condition{
+			{Type: v1alpha1.ConditionTemplateResolved, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(birth)},
+			{Type: v1alpha1.ConditionAddressAllocated, Status: status, Reason: reason},
+		}
+	}
+	resolved := said("", "")[:1]
+
+	cases := map[string]struct {
+		mode   string
+		status v1alpha1.MachineClaimStatus
+		after  time.Duration
+		// reason is empty where the step is done.
+		reason string
+	}{
+		"no pool":                      {mode: v1alpha1.NetworkModeDHCP},
+		"it runs without":              {status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Started: &moment}}},
+		"template just resolved":       {reason: "AddressPending"},
+		"nobody has answered yet":      {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: 59 * time.Second, reason: "AddressPending"},
+		"nobody answers":               {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: time.Minute, reason: ReasonNetworkingOff},
+		"it is told why not":           {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "PoolExhausted")}, after: time.Hour, reason: "PoolExhausted"},
+		"it has one":                   {status: v1alpha1.MachineClaimStatus{Conditions: said("True", "Allocated"), NetworkInfo: addressed}},
+		"another machine has the same": {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "AddressConflict"), NetworkInfo: addressed}, reason: "AddressConflict"},
+		"addresses without the word":   {status: v1alpha1.MachineClaimStatus{Conditions: resolved, NetworkInfo: addressed}, reason: "AddressPending"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			network := &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{}}}
+			if tc.mode != "" {
+				network.Mode = tc.mode
+			}
+
+			s := &scope{
+				Reconciler: &Reconciler{Clock: clocktesting.NewFakePassiveClock(birth.Add(tc.after))},
+				claim:      &v1alpha1.MachineClaim{Status: tc.status},
+				template:   &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{Network: network}},
+			}
+
+			got := address(t.Context(), s)
+			if got.IsDone() != (tc.reason == "") || (tc.reason != "" && got.Reason() != tc.reason) {
+				t.Errorf("done %t, reason %q; want reason %q", got.IsDone(), got.Reason(), tc.reason)
+			}
+		})
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+
+	birth := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	at := birth.Add
+
+	cases := map[string]struct {
+		limit   limit
+		moments moments
+		now     time.Time
+		reason  string
+		next    time.Duration
+	}{
+		"no limits never end a machine": {
+			moments: moments{created: birth, ready: birth}, now: at(1000 * time.Hour),
+		},
+		"lifetime ends a busy machine as well": {
+			limit:   limit{maxLifetime: time.Hour},
+			moments: moments{created: birth, ready: at(time.Minute), jobStarted: at(2 * time.Minute)},
+			now:     at(time.Hour), reason: ReasonMaxLifetime,
+		},
+		"before the lifetime is over, it says when to look": {
+			limit: limit{maxLifetime: time.Hour}, moments: moments{created: birth, ready: birth},
+			now: at(50 * time.Minute), next: 10 * time.Minute,
+		},
+		"idle counts from ready": {
+			limit: limit{idle: 5 * time.Minute}, moments: moments{created: birth, ready: at(time.Minute)},
+			now: at(6 * time.Minute), reason: ReasonIdleTimeout,
+		},
+		"idle does not count once a job was taken": {
+			limit:   limit{idle: 5 * time.Minute},
+			moments: moments{created: birth, ready: birth, jobStarted: at(time.Minute)},
+			now:     at(time.Hour),
+		},
+		"job counts from its start": {
+			limit:   limit{job: 30 * time.Minute},
+			moments: moments{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
+			now:     at(39 * time.Minute), next: time.Minute,
+		},
+		"job over its time": {
+			limit:   limit{job: 30 * time.Minute},
+			moments: moments{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
+			now:     at(40 * time.Minute), reason: ReasonJobTimeout,
+		},
+		"the nearest limit is looked at first": {
+			limit:   limit{maxLifetime: time.Hour, idle: 10 * time.Minute},
+			moments: moments{created: birth, ready: at(5 * time.Minute)}, now: at(6 * time.Minute), next: 9 * time.Minute,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := deadline(tc.limit, tc.moments, tc.now)
+			if got.reason != tc.reason {
+				t.Errorf("reason = %q, want %q", got.reason, tc.reason)
+			}
+
+			if tc.reason == "" && got.next != tc.next {
+				t.Errorf("next = %s, want %s", got.next, tc.next)
+			}
+
+			if tc.reason != "" && got.message == "" {
+				t.Error("a machine is ended without a word")
+			}
+		})
+	}
+}
+
+// A machine that never had a job has done none: success is counted by these words, and failures
+// of pools by what is not among them.
+func TestHowItEnded(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		phase       guest.Phase
+		reason, job string
+		want        string
+	}{
+		"it ran its job":                      {guest.PhaseFinished, guest.ReasonJobDone, "", "JobDone"},
+		"the platform says so":                {guest.PhaseRunning, "", "gh-7", "JobDone"},
+		"an older service gives no reason":    {guest.PhaseFinished, "", "", "JobDone"},
+		"its job was taken by somebody else":  {guest.PhaseFinished, guest.ReasonJobGone, "", "JobGone"},
+		"no job came":                         {guest.PhaseFinished, guest.ReasonIdleTimeout, "", "IdleTimeout"},
+		"it was told to stop":                 {guest.PhaseFinished, guest.ReasonTerminated, "", "Terminated"},
+		"it was told to stop in its job":      {guest.PhaseFinished, guest.ReasonTerminated, "gh-7", "Terminated"},
+		"it failed":                           {guest.PhaseFailed, guest.ReasonRunnerFailed, "gh-7", "GuestFailed"},
+		"it says nothing":                     {guest.PhaseListening, "", "", "VMStopped"},
+		"a word of its own":                   {guest.PhaseFinished, "Whatever", "", "VMStopped"},
+		"a word of its own, and it had a job": {guest.PhaseFinished, "Whatever", "gh-7", "JobDone"},
+	} {
+		got := howItEnded(&v1alpha1.BootstrapInfo{GuestPhase: string(tc.phase), GuestReason: tc.reason, Job: tc.job})
+		if got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
+// Machines are kept that were started and of no use, where their pool wants it; none that ran
+// its job, or had none to run.
+func TestKeepable(t *testing.T) {
+	t.Parallel()
+
+	now := metav1.NowMicro()
+	cases := map[string]struct {
+		change func(*v1alpha1.MachineClaim)
+		want   bool
+	}{
+		"its runner never came":    {func(*v1alpha1.MachineClaim) {}, true},
+		"its bootstrap failed":     {func(c *v1alpha1.MachineClaim) { c.Status.EndReason = "BootstrapFailed" }, true},
+		"nobody wants it":          {func(c *v1alpha1.MachineClaim) { c.Spec.Lifecycle.KeepFailed = nil }, false},
+		"no pool":                  {func(c *v1alpha1.MachineClaim) { c.Spec.RunnerPoolRef = nil }, false},
+		"it has not ended":         {func(c *v1alpha1.MachineClaim) { c.Status.Times.Ended = nil }, false},
+		"it never started":         {func(c *v1alpha1.MachineClaim) { c.Status.Times.Started = nil }, false},
+		"there is no machine":      {func(c *v1alpha1.MachineClaim) { c.Status.VMRef = nil }, false},
+		"no job was left for it":   {func(c *v1alpha1.MachineClaim) { c.Status.EndReason = v1alpha1.EndReasonNoJob }, false},
+		"it ran its job":           {func(c *v1alpha1.MachineClaim) { c.Status.EndReason, c.Status.Times.Ready = "JobDone", &now }, false},
+		"it was idle for too long": {func(c *v1alpha1.MachineClaim) { c.Status.EndReason, c.Status.Times.Ready = "IdleTimeout", &now }, false},
+		"its runner failed in its job": {func(c *v1alpha1.MachineClaim) {
+			c.Status.EndReason, c.Status.Times.Ready = "GuestFailed", &now
+			c.Status.BootstrapInfo.GuestPhase = string(guest.PhaseFailed)
+		}, true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			claim := &v1alpha1.MachineClaim{
+				Spec: v1alpha1.MachineClaimSpec{
+					RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"},
+					Lifecycle:     &v1alpha1.Lifecycle{KeepFailed: &v1alpha1.KeepFailed{Machines: 1}},
+				},
+				Status: v1alpha1.MachineClaimStatus{
+					VMRef: &v1alpha1.VMReference{VMID: "105"}, EndReason: "BootstrapTimeout",
+					Times: &v1alpha1.MachineTimes{Started: &now, Ended: &now}, BootstrapInfo: &v1alpha1.BootstrapInfo{},
+				},
+			}
+			tc.change(claim)
+
+			if got := keepable(claim); got != tc.want {
+				t.Errorf("keepable is %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// A machine is made where both its template and its cluster are ready, and not where one is.
+func TestBothTemplateAndClusterGate(t *testing.T) {
+	t.Parallel()
+
+	ready := func(is bool) []metav1.Condition {
+		status := metav1.ConditionFalse
+		if is {
+			status = metav1.ConditionTrue
+		}
+
+		return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: "x", Message: "why"}}
+	}
+
+	for _, tc := range []struct {
+		template, cluster bool
+		want              string
+	}{
+		{true, true, "Done"}, {false, true, "TemplateNotReady"}, {true, false, "ClusterNotReady"}, {false, false, "TemplateNotReady"},
+	} {
+		template, cluster := &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}
+		template.Status.Conditions, cluster.Status.Conditions = ready(tc.template), ready(tc.cluster)
+
+		if got := mayMake(template, cluster); got.Reason() != tc.want || got.IsDone() != (tc.want == "Done") {
+			t.Errorf("template ready %v, cluster ready %v: %s, want %s", tc.template, tc.cluster, got, tc.want)
+		}
+	}
+
+	if got := mayMake(&v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}); got.IsDone() {
+		t.Error("a template that nobody has looked at is taken for ready")
+	}
+}

@@ -1,0 +1,273 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runners_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/workload/github"
+)
+
+const (
+	patience = time.Minute
+	lookAt   = 20 * time.Millisecond
+	endpoint = "https://pve.example:8006/api2/json"
+	gib      = 1 << 30
+)
+
+var (
+	env *kube.Env
+	// key signs the proofs of machines.
+	key = []byte(strings.Repeat("k", 32))
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme),
+		kube.WithUses("../test/access/testdata/uses.yaml", "runners/logstore", "hyperfleet-runners"))
+}
+
+// until looks again and again.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in %s: %s", patience, what)
+		}
+	}
+}
+
+// read gives an object as the API server has it now.
+func read[T client.Object](t testing.TB, namespace, name string, into T) T {
+	t.Helper()
+
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, into); err != nil {
+		t.Fatalf("get %s: %v", name, err)
+	}
+
+	return into
+}
+
+// makeClaim makes a claim with the status that it has.
+func makeClaim(t testing.TB, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+	t.Helper()
+
+	status := claim.Status
+	env.Create(t, claim)
+
+	claim.Status = status
+	if err := env.Client.Status().Update(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	return claim
+}
+
+func remove(t testing.TB, obj client.Object) {
+	t.Helper()
+
+	if err := env.Client.Delete(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func claimOf(namespace, name string) *v1alpha1.MachineClaim {
+	return &v1alpha1.MachineClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.MachineClaimSpec{
+			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
+			WorkloadConfig: v1alpha1.Workload{
+				Type:   v1alpha1.WorkloadGitHubActions,
+				Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
+			},
+		},
+	}
+}
+
+func templateOf(namespace, name, cluster string) *v1alpha1.HypervisorMachineTemplate {
+	return &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: cluster},
+			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "linux"}},
+			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+}
+
+// clusterOf is a cluster with its credentials in the Secret "secrets".
+func clusterOf(name string) *v1alpha1.HypervisorCluster {
+	return &v1alpha1.HypervisorCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.HypervisorClusterSpec{
+			Provider: v1alpha1.ProviderProxmox, Endpoint: endpoint,
+			Credentials: v1alpha1.HypervisorCredentials{TokenID: secretKey("id"), TokenSecret: secretKey("secret")},
+		},
+	}
+}
+
+func secretKey(name string) *v1alpha1.SecretValueSource {
+	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "secrets", Key: name}}
+}
+
+// makeSecrets makes the credentials of a cluster and of a CI platform.
+func makeSecrets(t testing.TB, namespace string) {
+	t.Helper()
+	env.Create(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "secrets"},
+		Data: map[string][]byte{
+			"id": []byte("ci@pve!fleet"), "secret": []byte("s3cret"), "token": []byte("ghp_x"), "pat": []byte(githubtest.PAT),
+		},
+	})
+}
+
+// lab is a hypervisor that says what the test has it say.
+type lab struct {
+	hypervisor.Connection
+
+	token    string
+	err      error
+	nodes    []hypervisor.Node
+	has      []hypervisor.Template
+	machines int
+	// asked counts the checks, open the connections.
+	asked, open int
+}
+
+func (l *lab) Check(context.Context) (hypervisor.Info, error) {
+	l.asked++
+
+	return hypervisor.Info{Product: "Lab", Version: "9.2", Nodes: l.nodes}, l.err
+}
+
+func (l *lab) Capacity(context.Context) (hypervisor.Capacity, error) {
+	out := hypervisor.Capacity{Nodes: l.nodes, Machines: l.machines}
+	for _, node := range l.nodes {
+		out.Free.Memory += node.Free.Memory
+	}
+
+	return out, nil
+}
+
+func (l *lab) Resolve(context.Context, hypervisor.TemplateRef, hypervisor.Shape) ([]hypervisor.Template, error) {
+	return l.has, l.err
+}
+
+func (l *lab) Close() { l.open-- }
+
+// clusters connects to the lab, by Secrets of the operator's namespace.
+func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters {
+	return &connect.Clusters{
+		Secrets: &connect.Secrets{Reader: secrets, OperatorNamespace: operator},
+		Factories: map[string]hypervisor.Factory{
+			v1alpha1.ProviderProxmox: func(config hypervisor.Config, _ hypervisor.Options) (hypervisor.Connection, error) {
+				l.open++
+				l.token = config.Credentials.TokenSecret
+
+				return l, nil
+			},
+		},
+	}
+}
+
+// forge is GitHub, but that it is never called.
+type forge struct {
+	github.Platform
+	workload.Provider
+
+	err     error
+	opened  int
+	runners []workload.Runner
+	removed []string
+}
+
+func (f *forge) Open(workload.Config) (workload.Provider, error) {
+	f.opened++
+
+	return f, nil
+}
+
+func (f *forge) Validate(context.Context) error { return f.err }
+
+func (f *forge) Runners(context.Context, string) ([]workload.Runner, error) { return f.runners, nil }
+
+func (f *forge) Deregister(_ context.Context, id string) error {
+	f.removed = append(f.removed, id)
+
+	return nil
+}
+
+// heard gives the events so far.
+func heard(recorder *events.FakeRecorder) string {
+	var out strings.Builder
+
+	for {
+		select {
+		case event := <-recorder.Events:
+			out.WriteString(event + "\n")
+		default:
+			return out.String()
+		}
+	}
+}
+
+// told is the operator's answer to a machine.
+type told struct {
+	status  int
+	body    string
+	refusal guest.Refusal
+	after   string
+}
+
+// ask asks the operator for what is at a path, with the proof that is given.
+func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) told {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, operator.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Authorization", bearer)
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return told{body: err.Error()} // the connection broke
+	}
+
+	defer func() { _ = response.Body.Close() }()
+
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	out := told{status: response.StatusCode, body: string(text), after: response.Header.Get("Retry-After")}
+	_ = json.Unmarshal(text, &out.refusal)
+
+	return out
+}
