@@ -477,7 +477,8 @@ func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 	const nowhere = "http://127.0.0.1:1"
 
 	files := map[string]string{
-		"key": strings.Repeat("0123456789abcdef", 3), "url": "postgres://nobody@127.0.0.1:1/none?connect_timeout=1", "task.yaml": task,
+		"key": strings.Repeat("0123456789abcdef", 3), "url": "postgres://nobody@127.0.0.1:1/none?connect_timeout=1",
+		"broker.yaml": "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n", "task.yaml": task,
 		"api.yaml":      "server: {address: '127.0.0.1:0'}\ndatabase: {url_file: url}\n",
 		"sentinel.yaml": "resource_type: clusters\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}}\nbroker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n",
 		"adapter.yaml":  "adapter: {name: teller, version: 1.0.0}\nidentity_key_file: key\nclients: {hyperfleet_api: {base_url: '" + nowhere + "'}, broker: {topic: clusters, subscription_id: teller}}\n",

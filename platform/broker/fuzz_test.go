@@ -5,7 +5,6 @@ package broker_test
 
 import (
 	"bytes"
-	"context"
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -30,16 +29,8 @@ func FuzzDelivery(f *testing.F) {
 		b := newLocal(t, platform.Broker{Parallelism: 1})
 		came, dead := make(chan cloudevents.Event, 2), make(chan cloudevents.Event, 2)
 
-		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", func(_ context.Context, e cloudevents.Event) error {
-			dead <- e
-
-			return nil
-		})
-		subscribe(t, b, "fuzz", "adapter", func(_ context.Context, e cloudevents.Event) error {
-			came <- e
-
-			return nil
-		})
+		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", into(dead))
+		subscribe(t, b, "fuzz", "adapter", into(came))
 
 		if err := b.PublishRaw(t.Context(), "fuzz", body); err != nil {
 			t.Fatal(err)

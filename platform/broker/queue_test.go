@@ -23,16 +23,27 @@ import (
 func TestQueue(t *testing.T) {
 	t.Parallel()
 
-	promises := alone()
-	promises["what came before is handled"] = testBefore
-	testPromises(t, &site{conf: common(), local: true, silence: quiet}, promises)
+	for name, test := range map[string]func(*testing.T, bus){
+		"what came before is handled": testBefore,
+		"a failing event waits alone": testRetry,
+		"dead letters":                testDeadLetters,
+		"what is no event":            testMalformed,
+		"panics":                      testPanic,
+		"the end waits":               func(t *testing.T, b bus) { testWaits(t, b, topicOf(t), func(end func()) { end() }) },
+		"the same again is folded":    testFold,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newLocal(t, common()))
+		})
+	}
 }
 
 // testBefore: a queue keeps what comes before somebody handles it.
-func testBefore(t *testing.T, where *site) {
+func testBefore(t *testing.T, b bus) {
 	t.Helper()
 
-	b, topic, r := where.bus(t), topicOf(t), newRecord(t)
+	topic, r := topicOf(t), newRecord(t)
 
 	publish(t, b, topic, event(t, "a", 1))
 	start(t, b, topic, "first", r.handle)
@@ -40,115 +51,10 @@ func testBefore(t *testing.T, where *site) {
 	eventually(t, "it has what came before it, and after", func() bool { return total(r.copy()) == 2 })
 }
 
-// shared is what a broker that processes share promises beside that.
-func shared() map[string]func(*testing.T, *site) {
-	return map[string]func(*testing.T, *site){
-		"every subscription gets all, in order by key":          testFanOut,
-		"replicas share, and one follows another":               testReplicas,
-		"the next one begins when the last one is done":         testHandOver,
-		"events of a holder that is gone are another's":         testLostHolder,
-		"a closed broker ends when the last one is done":        testClose,
-		"a closed broker takes nothing, and bad names are told": testRefusals,
-	}
-}
-
-// alone is what is promised to one subscription, by a queue alone as well.
-func alone() map[string]func(*testing.T, *site) {
-	return map[string]func(*testing.T, *site){
-		"a failing event waits alone":     testRetry,
-		"dead letters":                    testDeadLetters,
-		"what is no event":                testMalformed,
-		"panics":                          testPanic,
-		"a slow handler is not disturbed": testSlow,
-		"the end waits":                   testEnd,
-		"the same again is folded":        testFold,
-	}
-}
-
-// testPromises holds a broker to what it promises.
-func testPromises(t *testing.T, where *site, promises map[string]func(*testing.T, *site)) {
+func testRetry(t *testing.T, b bus) {
 	t.Helper()
 
-	for name, test := range promises {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, where)
-		})
-	}
-}
-
-const (
-	keys   = 12
-	perKey = 15
-)
-
-func publishAll(t *testing.T, b bus, topic string) map[string][]int {
-	t.Helper()
-
-	want := map[string][]int{}
-
-	for number := range perKey {
-		for k := range keys {
-			key := "key-" + strconv.Itoa(k)
-			publish(t, b, topic, event(t, key, number))
-			want[key] = append(want[key], number)
-		}
-	}
-
-	return want
-}
-
-func testFanOut(t *testing.T, where *site) {
-	t.Helper()
-
-	b, topic := where.open(t, nil), topicOf(t)
-	first, second := newRecord(t), newRecord(t)
-	subscribe(t, b, topic, "first", first.handle)
-	subscribe(t, b, topic, "second.b", second.handle)
-
-	want := publishAll(t, b, topic)
-
-	for name, r := range map[string]*record{"first": first, "second": second} {
-		eventually(t, name+" has all", func() bool { return total(r.copy()) >= keys*perKey })
-
-		if diff := cmp.Diff(want, r.copy()); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", name, diff)
-		}
-
-		if r.most < 2 {
-			t.Errorf("%s: never two keys at once", name)
-		}
-	}
-}
-
-func testReplicas(t *testing.T, where *site) {
-	t.Helper()
-
-	topic, both := topicOf(t), newRecord(t)
-	one, two := where.open(t, nil), where.open(t, nil)
-	end := subscribe(t, one, topic, "adapter", both.handle)
-	start(t, two, topic, "adapter", both.handle)
-
-	want := publishAll(t, one, topic)
-	eventually(t, "all handled", func() bool { return total(both.copy()) >= keys*perKey })
-
-	if diff := cmp.Diff(want, both.copy()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-
-	end()
-
-	for k := range keys {
-		publish(t, two, topic, event(t, "key-"+strconv.Itoa(k), perKey))
-	}
-
-	eventually(t, "the other goes on", func() bool { return total(both.copy()) >= keys*(perKey+1) })
-}
-
-func testRetry(t *testing.T, where *site) {
-	t.Helper()
-
-	b, topic := where.bus(t), topicOf(t)
+	topic := topicOf(t)
 
 	var (
 		others atomic.Int32
@@ -191,21 +97,17 @@ func testRetry(t *testing.T, where *site) {
 	}
 }
 
-func testDeadLetters(t *testing.T, where *site) {
+func testDeadLetters(t *testing.T, b bus) {
 	t.Helper()
 
-	b, topic := where.bus(t), topicOf(t)
+	topic := topicOf(t)
 
 	var tries sync.Map
 
 	dead := make(chan cloudevents.Event, 10)
 	after := newRecord(t)
 
-	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", func(_ context.Context, e cloudevents.Event) error {
-		dead <- e
-
-		return nil
-	})
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", into(dead))
 	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
 		key, number := saying(t, e)
 		count, _ := tries.LoadOrStore(key, &atomic.Int32{})
@@ -259,18 +161,14 @@ func testDeadLetters(t *testing.T, where *site) {
 	eventually(t, "later events of the keys are handled", func() bool { return total(after.copy()) == 2 })
 }
 
-func testMalformed(t *testing.T, where *site) {
+func testMalformed(t *testing.T, b bus) {
 	t.Helper()
 
-	b, topic := where.bus(t), topicOf(t)
+	topic := topicOf(t)
 	dead := make(chan cloudevents.Event, 10)
 	r := newRecord(t)
 
-	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", func(_ context.Context, e cloudevents.Event) error {
-		dead <- e
-
-		return nil
-	})
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", into(dead))
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
@@ -292,10 +190,29 @@ func testMalformed(t *testing.T, where *site) {
 	eventually(t, "events are handled after it", func() bool { return total(r.copy()) == 1 })
 }
 
-func testFold(t *testing.T, where *site) {
+func testPanic(t *testing.T, b bus) {
 	t.Helper()
 
-	b, topic := where.bus(t), topicOf(t)
+	topic := topicOf(t)
+	r := newRecord(t)
+
+	var tries atomic.Int32
+
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		if tries.Add(1) == 1 {
+			panic("oh")
+		}
+
+		return r.handle(ctx, e)
+	})
+	publish(t, b, topic, event(t, "a", 1))
+	eventually(t, "the event is handled", func() bool { return total(r.copy()) == 1 })
+}
+
+func testFold(t *testing.T, b bus) {
+	t.Helper()
+
+	topic := topicOf(t)
 
 	var handled atomic.Int32
 
@@ -329,5 +246,54 @@ func testFold(t *testing.T, where *site) {
 
 	if got := handled.Load(); got != 2 {
 		t.Errorf("%d of %d equal events handled, want the one in work and one after it", got, same+1)
+	}
+}
+
+// testWaits ends a subscription, whose end it is given, while an event is in work.
+func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
+	t.Helper()
+
+	var done atomic.Bool
+
+	begun, free := make(chan struct{}), make(chan struct{})
+	end := subscribe(t, b, topic, "adapter", func(ctx context.Context, _ cloudevents.Event) error {
+		close(begun)
+		<-free
+
+		done.Store(ctx.Err() == nil)
+
+		return nil
+	})
+	publish(t, b, topic, event(t, "a", 1))
+	<-begun
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		ends(end)
+	}()
+
+	select {
+	case <-ended:
+		t.Error("the subscription has ended while an event is in work")
+	case <-time.After(quiet):
+	}
+
+	close(free)
+	<-ended
+
+	if !done.Load() {
+		t.Error("the handler's context had ended")
+	}
+}
+
+// into is a handler that hands events on.
+func into(to chan<- cloudevents.Event) broker.Handler {
+	return func(_ context.Context, e cloudevents.Event) error {
+		to <- e
+
+		return nil
 	}
 }
