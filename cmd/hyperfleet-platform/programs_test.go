@@ -444,17 +444,13 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	t.Helper()
 
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	process, err := procrun.Start(t.Context(), procrun.Spec{
 		Name: args[0], Path: self, Args: args, Dir: dir, LogPath: filepath.Join(dir, "log"),
 		Env: append([]string{envProgram + "=1"}, env...),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -462,9 +458,7 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	_ = process.Wait(ctx) // the exit code tells
 
 	data, err := os.ReadFile(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return string(data), process.ExitCode()
 }
@@ -497,9 +491,7 @@ func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 
 			dir := t.TempDir()
 			for file, text := range files {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 
 			receiver := otlp.StartHTTP(t)

@@ -5,6 +5,7 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
@@ -96,13 +96,9 @@ func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 
 	// A reader sees all of it or what was there.
-	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file+".new", []byte(text), 0o600))
 
-	if err := os.Rename(file+".new", file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(file+".new", file))
 }
 
 // attempt opens a broker and looks that nothing that is said has the password in it, then
@@ -115,7 +111,7 @@ func attempt(t *testing.T, conf platform.Broker) (*broker.Broker, error) {
 	t.Cleanup(func() {
 		t.Log(said.String())
 		discreet(t, "log", said.String())
-		discreet(t, "metrics", gathered(t, registry))
+		discreet(t, "metrics", fmt.Sprint(registry.Gather()))
 	})
 
 	b, err := broker.Open(t.Context(), conf, slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug})), registry)
@@ -134,9 +130,7 @@ func opened(t *testing.T, conf platform.Broker) *broker.Broker {
 	t.Helper()
 
 	b, err := attempt(t, conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return b
 }
@@ -149,25 +143,6 @@ func discreet(t *testing.T, what, text string) {
 			t.Errorf("%s shows %q: %s", what, word, text)
 		}
 	}
-}
-
-func gathered(t *testing.T, from prometheus.Gatherer) string {
-	t.Helper()
-
-	families, err := from.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	var out strings.Builder
-
-	for _, family := range families {
-		if _, err := expfmt.MetricFamilyToText(&out, family); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	return out.String()
 }
 
 // refuses holds an error to what it has to say.
@@ -345,9 +320,7 @@ func replace(t *testing.T, old, with *brokers.Cert) {
 
 	for to, from := range map[string]string{old.File: with.File, old.KeyFile: with.KeyFile} {
 		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		writeFile(t, to, string(text))
 	}
@@ -435,9 +408,7 @@ func forward(t *testing.T, target string) *forwarder {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	var (
 		mu    sync.Mutex

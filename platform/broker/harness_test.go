@@ -63,9 +63,7 @@ func event(t *testing.T, key string, number int) cloudevents.Event {
 	e.SetType("io.hyperfleet.cluster.reconcile")
 	e.SetExtension(events.PartitionKey, key)
 
-	if err := e.SetData(events.ContentType, map[string]any{"id": key, "generation": number}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.SetData(events.ContentType, map[string]any{"id": key, "generation": number}))
 
 	return e
 }
@@ -84,9 +82,7 @@ func saying(t *testing.T, e cloudevents.Event) (string, int) {
 func publish(t *testing.T, b bus, topic string, e cloudevents.Event) {
 	t.Helper()
 
-	if err := b.Publish(t.Context(), topic, e); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Publish(t.Context(), topic, e))
 }
 
 // subscribe starts a subscription and waits until it is there; end ends it.
@@ -241,9 +237,7 @@ func newLocal(t *testing.T, conf platform.Broker) bus {
 	t.Helper()
 
 	metrics, err := broker.NewMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return &local{conf: conf, metrics: metrics, queues: map[string]*broker.Queue{}}
 }
@@ -291,3 +285,11 @@ func (l *local) Subscribe(ctx context.Context, topic, _ string, handle broker.Ha
 }
 
 func (l *local) Folded(topic, id string) int { return l.metrics.Folded(topic, id) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
+}

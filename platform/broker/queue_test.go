@@ -4,6 +4,7 @@
 package broker_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -14,8 +15,12 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
 
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
@@ -172,9 +177,7 @@ func testMalformed(t *testing.T, b bus) {
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
-		if err := b.PublishRaw(t.Context(), topic, []byte(body)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.PublishRaw(t.Context(), topic, []byte(body)))
 
 		select {
 		case e := <-dead:
@@ -296,4 +299,107 @@ func into(to chan<- cloudevents.Event) broker.Handler {
 
 		return nil
 	}
+}
+
+// TestPropertyOrder publishes to a few keys; each event fails as often as was drawn, up
+// to more often than it is tried.
+//
+// Feature: hyperfleet-operator, Property: events of a key are handled in their order and one at a time, however often they fail
+func TestPropertyOrder(t *testing.T) {
+	t.Parallel()
+
+	const (
+		tries    = 3
+		keyCount = 4
+	)
+
+	property.Check(t, "order", property.Options{Brief: 10}, prop.ForAll(func(draws []int) bool {
+		b := newLocal(t, platform.Broker{
+			Parallelism: 3, MaxDeliveries: tries, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
+		})
+
+		want, got, dead := map[string][]int{}, newRecord(t), newRecord(t)
+
+		var (
+			mu    sync.Mutex
+			tried = map[int]int{}
+		)
+
+		wantDead := 0
+		topic := topicOf(t)
+		defer subscribe(t, b, topic+broker.DeadLetterSuffix, "dead", dead.handle)()
+		defer subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+			_, number := saying(t, e)
+
+			mu.Lock()
+			tried[number]++
+			fails := tried[number] <= draws[number]/keyCount
+			mu.Unlock()
+
+			if fails {
+				return errHandler
+			}
+
+			return got.handle(ctx, e)
+		})()
+
+		for number, draw := range draws {
+			key := "key-" + strconv.Itoa(draw%keyCount)
+			publish(t, b, topic, event(t, key, number))
+
+			if draw/keyCount < tries {
+				want[key] = append(want[key], number)
+			} else {
+				wantDead++
+			}
+		}
+
+		eventually(t, "all are done", func() bool {
+			return total(got.copy()) >= total(want) && total(dead.copy()) >= wantDead
+		})
+
+		if diff := cmp.Diff(want, got.copy()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+
+			return false
+		}
+
+		return total(dead.copy()) == wantDead
+	}, gen.SliceOfN(20, gen.IntRange(0, keyCount*(tries+1)-1))))
+}
+
+// FuzzDelivery: whatever is in the broker is handled as an event or becomes a dead letter
+// that says what it was, and what comes after it is handled.
+func FuzzDelivery(f *testing.F) {
+	for _, body := range []string{
+		"", "null", "{}", "[1]", "\x00\xff", `{"specversion":"1.0"}`, `{"specversion":"2.0","id":"a","source":"b","type":"c"}`,
+		`{"specversion":"1.0","id":"a","source":"b","type":"c","partitionkey":7,"traceparent":"x"}`,
+		`{"specversion":"1.0","id":"a","source":"b","type":"c","data_base64":"?"}`,
+		`{"specversion":"1.0","id":"a","source":"b","type":"c","DATA":1,"x y":2}`,
+	} {
+		f.Add([]byte(body))
+	}
+
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b := newLocal(t, platform.Broker{Parallelism: 1})
+		came, dead := make(chan cloudevents.Event, 2), make(chan cloudevents.Event, 2)
+
+		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", into(dead))
+		subscribe(t, b, "fuzz", "adapter", into(came))
+
+		must(t, b.PublishRaw(t.Context(), "fuzz", body))
+
+		select {
+		case <-t.Context().Done():
+			t.Fatal("it is nowhere")
+		case e := <-came:
+			if err := e.Validate(); err != nil {
+				t.Errorf("handled: %v", err)
+			}
+		case e := <-dead:
+			if e.Type() != broker.TypeMalformed || !bytes.Equal(e.Data(), body) {
+				t.Errorf("dead letter %v of %q", e, body)
+			}
+		}
+	})
 }

@@ -308,9 +308,7 @@ func testRefusals(t *testing.T, where *site) {
 	bare := cloudevents.NewEvent()
 	big := event(t, "a", 1)
 
-	if err := big.SetData("text/plain", strings.Repeat("x", 600<<10)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, big.SetData("text/plain", strings.Repeat("x", 600<<10)))
 
 	nothing := func(context.Context, cloudevents.Event) error { return nil }
 
@@ -408,9 +406,7 @@ func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 	t.Helper()
 
 	conn, err := amqp.Dial(where.as(user))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	late := time.AfterFunc(time.Minute, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
 	defer late.Stop()
@@ -420,8 +416,5 @@ func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 	if err == nil {
 		err = calls(channel)
 	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

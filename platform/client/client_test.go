@@ -34,20 +34,22 @@ const id = "0197f0a0-0000-7000-8000-000000000001"
 func peer(t *testing.T, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
 	t.Helper()
 
+	return peerWithin(t, 2*time.Second, handle)
+}
+
+func peerWithin(t *testing.T, timeout time.Duration, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
+	t.Helper()
+
 	server := httptest.NewServer(handle)
 	t.Cleanup(server.Close)
 
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCalls(registry, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
-	c, err := client.New(platform.APIClient{BaseURL: server.URL + "/", Timeout: 2 * time.Second}, client.Options{Calls: calls})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, err := client.New(platform.APIClient{BaseURL: server.URL + "/", Timeout: timeout}, client.Options{Calls: calls})
+	must(t, err)
 
 	return c, registry
 }
@@ -195,9 +197,7 @@ func TestCalls(t *testing.T) {
 	}
 
 	report, err := json.Marshal(openapi.StatusReport{Adapter: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	want := []seen{
 		{"GET", "/resources/" + id + "?", ""},
@@ -215,9 +215,7 @@ func TestCalls(t *testing.T) {
 	operations := map[string]uint64{}
 
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	for _, one := range families[0].GetMetric() {
 		for _, label := range one.GetLabel() {
@@ -283,9 +281,9 @@ func TestTriesAndTimeouts(t *testing.T) {
 func TestAWaitIsNoTimeout(t *testing.T) {
 	t.Parallel()
 
-	c, _ := peer(t, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := peerWithin(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case <-time.After(3 * time.Second):
+		case <-time.After(200 * time.Millisecond):
 		case <-r.Context().Done():
 			return
 		}
@@ -315,9 +313,7 @@ func TestTokensAndTraces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 
 	c, err := client.New(platform.APIClient{BaseURL: server.URL, TokenFile: file}, client.Options{UserAgent: "hyperfleet-test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if _, err := c.Get(t.Context(), id); err == nil || !strings.Contains(err.Error(), "token_file") {
 		t.Errorf("without a token: %v", err)
@@ -327,9 +323,7 @@ func TestTokensAndTraces(t *testing.T) {
 	ctx := trace.ContextWithSpanContext(context.Background(), span)
 
 	for _, text := range []string{"first", "second"} {
-		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text+"\n"), 0o600))
 
 		if _, err := c.Get(ctx, id); err != nil {
 			t.Fatal(err)
@@ -345,9 +339,7 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 
 	noPEM := filepath.Join(t.TempDir(), "ca")
-	if err := os.WriteFile(noPEM, []byte("no"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(noPEM, []byte("no"), 0o600))
 
 	for name, conf := range map[string]platform.APIClient{
 		"nothing":      {},
@@ -389,4 +381,12 @@ func temporary(err error) bool {
 	answer, ok := errors.AsType[*client.Error](err)
 
 	return !ok || answer.Temporary()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

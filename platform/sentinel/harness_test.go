@@ -4,12 +4,10 @@
 package sentinel_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -73,38 +71,7 @@ func serve(t *testing.T) *api {
 // do makes a call that has to succeed.
 func (a *api) do(method, path string, body, answer any) {
 	a.t.Helper()
-
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-
-	request, err := http.NewRequestWithContext(a.t.Context(), method, a.url+client.BasePath+path, bytes.NewReader(text))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-
-	request.Header.Set("Content-Type", "application/json")
-
-	resp, err := http.DefaultClient.Do(request)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-
-	said, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode >= http.StatusBadRequest {
-		a.t.Fatalf("%s %s: status %d: %s (%v)", method, path, resp.StatusCode, said, err)
-	}
-
-	if answer != nil {
-		if err := json.Unmarshal(said, answer); err != nil {
-			a.t.Fatal(err)
-		}
-	}
+	fleetapi.Call(a.t, method, a.url, path, body, answer)
 }
 
 func (a *api) create(path, name string, labels map[string]string) openapi.Resource {

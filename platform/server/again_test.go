@@ -22,14 +22,10 @@ func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCalls(registry, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	counted, err := store.Open(t.Context(), store.Options{URL: database.Database(t), Timeout: time.Minute, Calls: calls})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(counted.Close)
 
@@ -82,9 +78,7 @@ func queries(t *testing.T, registry *prometheus.Registry, name string) (count ui
 	t.Helper()
 
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {

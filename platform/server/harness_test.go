@@ -118,9 +118,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	keptAt := database.Database(t)
 
 	opened, err := store.Open(t.Context(), store.Options{URL: keptAt, Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(opened.Close)
 
@@ -138,9 +136,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	}
 
 	handler, err := server.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	listening := httptest.NewServer(handler)
 	t.Cleanup(listening.Close)
@@ -358,4 +354,12 @@ func problemOf(t *testing.T, got reply, code string) openapi.Problem {
 	}
 
 	return out
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

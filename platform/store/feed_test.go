@@ -26,9 +26,7 @@ func changes(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
 	t.Helper()
 
 	feed, err := s.Changes(context.Background(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return feed
 }
@@ -308,9 +306,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	<-held
 
 	// The first writer begins last and commits first.
-	if err := s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return change(ctx, tx, stored[0].ID) }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return change(ctx, tx, stored[0].ID) }))
 
 	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
 		t.Errorf("told %+v while older changes may still come", feed.Items)
@@ -492,9 +488,7 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 
 	close(finish)
 
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-ended)
 
 	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) != 2 {
 		t.Errorf("heard of %d changes, want 2", len(feed.Items))
@@ -506,9 +500,7 @@ func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
 	s := open(t, url)
 
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.Background())
 
 	// What is announced in locks are the lower 32 bits.

@@ -4,8 +4,11 @@
 package fleetapi
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -91,4 +94,41 @@ func With(use func(*API), run func() int, kinds ...platform.Entity) int {
 
 		return run()
 	})
+}
+
+// Call makes a call of the API at url that has to succeed, and reads the answer into what is not
+// nil. The body is JSON text, or a value to encode; nil for none.
+func Call(t testing.TB, method, url, path string, body, into any) {
+	t.Helper()
+
+	text, err := json.Marshal(body)
+	if given, ok := body.(string); ok {
+		text = []byte(given)
+	}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request, err := http.NewRequestWithContext(t.Context(), method, url+server.BasePath+path, bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+
+	said, err := io.ReadAll(response.Body)
+	if err == nil && into != nil {
+		err = json.Unmarshal(said, into)
+	}
+
+	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
+		t.Fatalf("%s %s: %d %s, %v", method, path, response.StatusCode, said, err)
+	}
 }

@@ -33,9 +33,7 @@ func loadSpec(t *testing.T, spec *strictyaml.Spec[adapter.Deployment], text stri
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), "adapter.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 
 	spec.Environ = func() []string { return append(environ, task.EnvDeployment+"="+path) }
 
@@ -46,9 +44,7 @@ func TestDeployment(t *testing.T) {
 	t.Parallel()
 
 	got, err := deployment(t, minimal, "HYPERFLEET_CLIENTS_HYPERFLEET_API_TIMEOUT=3s", "LOG_LEVEL=debug")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	api := got.Clients.HyperFleetAPI
 	if got.Adapter.Name != "demo" || api.Timeout != 3*time.Second || api.RetryAttempts != 3 || api.Version != "v1" ||
@@ -111,9 +107,7 @@ func TestRedacted(t *testing.T) {
 	t.Parallel()
 
 	got, err := deployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://u:s3cret@api:8000", default_headers: {X-Key: s3cret}`, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	text, err := json.Marshal(task.Redacted(got))
 	if err != nil || strings.Contains(string(text), "s3cret") || !strings.Contains(string(text), `"X-Key":"REDACTED"`) {

@@ -251,9 +251,7 @@ func TestWhatIsRightLoads(t *testing.T) {
 			t.Parallel()
 
 			loaded, err := load(text, deployment)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 
 			if len(loaded.Warnings) > 0 {
 				t.Errorf("warnings: %v", loaded.Warnings)
@@ -283,9 +281,7 @@ func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
 		`resources.space.status.observedGeneration == 2`:                                                        false,
 	} {
 		loaded, err := load(strings.Replace(work, "EXPRESSION", expression, 1), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "have no observedGeneration"); got != warned {
 			t.Errorf("%s: warnings %v", expression, loaded.Warnings)
@@ -298,9 +294,7 @@ func TestRepeatedParams(t *testing.T) {
 	t.Parallel()
 
 	loaded, err := load("params: [{name: a, source: event.a}, {name: b, source: event.b}, {name: a, source: event.c}]", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if len(loaded.Params) != 2 || loaded.Params[1].Name != "a" || loaded.Params[1].Path.Rest != "c" {
 		t.Errorf("params: %+v", loaded.Params)
@@ -325,9 +319,7 @@ func TestNames(t *testing.T) {
 		"{{ .event.spec.name }}":                       false,
 	} {
 		loaded, err := load(strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {name: '"+name+"'}", 1), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "which is no name"); got != warned {
 			t.Errorf("%s: warnings %v", name, loaded.Warnings)
@@ -350,9 +342,7 @@ func TestAnyNamespace(t *testing.T) {
 		space + strings.Replace(versions, "namespace: x, by_sel", `namespace: "*", by_sel`, 1),
 	} {
 		loaded, err := load(file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if one := loaded.Resources[len(loaded.Resources)-1]; one.Discovery.Namespace != nil {
 			t.Errorf("%s is looked for in %s", one.Name, one.Discovery.Namespace)
@@ -366,9 +356,7 @@ func TestOldNames(t *testing.T) {
 
 	loaded, err := load(strings.Replace(space, "name: space", "alias: space", 1)+
 		"  recreate_on_change: true\n  lifecycle: {orphan: {when: {expression: is_deleting}}, create: {when: {expression: id == 'a'}}}", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	r := loaded.Resources[0]
 	if r.Name != "space" || r.Detach == nil || len(loaded.Warnings) != 4 {
@@ -409,22 +397,16 @@ func TestFilesOutsideAreNotRead(t *testing.T) {
 	inside := filepath.Join(dir, "adapter")
 
 	write := func(path, text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 
-	if err := os.MkdirAll(filepath.Join(inside, "parts"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(inside, "parts"), 0o700))
 
 	write(outside, "a: b\n")
 	write(filepath.Join(inside, "parts", "build.yaml"), "a: '{{ .event.id }}'\n")
 
 	for link, target := range map[string]string{"out.yaml": outside, "up.yaml": "../secret.yaml", "in.yaml": "parts/build.yaml"} {
-		if err := os.Symlink(target, filepath.Join(inside, link)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(target, filepath.Join(inside, link)))
 	}
 
 	for ref, want := range map[string]string{
@@ -448,25 +430,17 @@ func TestMountedConfigMaps(t *testing.T) {
 	dir := t.TempDir()
 	version := "..2026_05_06_07_08_09.123"
 
-	if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
 
 	for name, text := range map[string]string{
 		"task.yaml": "post: {payloads: [{name: a, build_ref: build.yaml}]}\n", "build.yaml": "a: b\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, version, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, version, name), []byte(text), 0o600))
 
-		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)))
 	}
 
-	if err := os.Symlink(version, filepath.Join(dir, "..data")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(version, filepath.Join(dir, "..data")))
 
 	if _, err := task.LoadFile(filepath.Join(dir, "task.yaml"), nil); err != nil {
 		t.Error(err)
@@ -485,4 +459,12 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("error of another type: %v", err)
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }
