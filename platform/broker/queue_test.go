@@ -29,7 +29,6 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]func(*testing.T, bus){
-		"what came before is handled": testBefore,
 		"a failing event waits alone": testRetry,
 		"dead letters":                testDeadLetters,
 		"what is no event":            testMalformed,
@@ -42,18 +41,6 @@ func TestQueue(t *testing.T) {
 			test(t, newLocal(t, common()))
 		})
 	}
-}
-
-// testBefore: a queue keeps what comes before somebody handles it.
-func testBefore(t *testing.T, b bus) {
-	t.Helper()
-
-	topic, r := topicOf(t), newRecord(t)
-
-	publish(t, b, topic, event(t, "a", 1))
-	start(t, b, topic, "first", r.handle)
-	publish(t, b, topic, event(t, "a", 2))
-	eventually(t, "it has what came before it, and after", func() bool { return total(r.copy()) == 2 })
 }
 
 func testRetry(t *testing.T, b bus) {

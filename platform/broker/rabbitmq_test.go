@@ -39,7 +39,6 @@ func TestRabbitMQ(t *testing.T) {
 		"beside upstream's programs":                            testUpstream,
 		"dead letters":                                          func(t *testing.T, where *site) { testDeadLetters(t, where.open(t)) },
 		"what is no event":                                      func(t *testing.T, where *site) { testMalformed(t, where.open(t)) },
-		"replicas share, and one follows another":               testReplicas,
 		"the next one begins when the last one is done":         testHandOver,
 		"events of a holder that is gone are another's":         testLostHolder,
 		"a closed broker ends when the last one is done":        testClose,
@@ -158,30 +157,6 @@ func testFanOut(t *testing.T, b *broker.Broker) {
 			t.Errorf("%s: never two keys at once", name)
 		}
 	}
-}
-
-func testReplicas(t *testing.T, where *site) {
-	t.Helper()
-
-	topic, both := topicOf(t), newRecord(t)
-	one, two := where.open(t), where.open(t)
-	end := subscribe(t, one, topic, "adapter", both.handle)
-	start(t, two, topic, "adapter", both.handle)
-
-	want := publishAll(t, one, topic)
-	eventually(t, "all handled", func() bool { return total(both.copy()) >= keys*perKey })
-
-	if diff := cmp.Diff(want, both.copy()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-
-	end()
-
-	for k := range keys {
-		publish(t, two, topic, event(t, "key-"+strconv.Itoa(k), perKey))
-	}
-
-	eventually(t, "the other goes on", func() bool { return total(both.copy()) >= keys*(perKey+1) })
 }
 
 // testClose: so does one whose broker is closed. What is done then is not delivered again.

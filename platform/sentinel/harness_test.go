@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const patience = time.Minute
@@ -303,24 +303,5 @@ func (r *replica) ready(t *testing.T) *replica {
 func (r *replica) metric(t *testing.T, name, text string) float64 {
 	t.Helper()
 
-	families, err := r.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	sum := 0.0
-
-	for _, family := range families {
-		if family.GetName() != "hyperfleet_sentinel_"+name {
-			continue
-		}
-
-		for _, one := range family.GetMetric() {
-			if text == "" || strings.Contains(one.String(), text) {
-				sum += one.GetCounter().GetValue() + one.GetGauge().GetValue()
-			}
-		}
-	}
-
-	return sum
+	return scrape.Here(t, r.metrics, "hyperfleet_sentinel_"+name, text)
 }

@@ -5,21 +5,17 @@ package server_test
 
 import (
 	"context"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 func TestNewSaysAllThatIsWrong(t *testing.T) {
@@ -109,24 +105,15 @@ func TestMetrics(t *testing.T) {
 	a.do("GET", "/dragons/x/y/z/a/b", nil)
 	a.do("GET", "/dragons", nil)
 
-	listening := httptest.NewServer(promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}))
-	t.Cleanup(listening.Close)
-
-	scrape := func() string {
-		got, err := http.Get(listening.URL)
+	page := func() string {
+		text, err := scrape.Text(a.metrics)
 		must(t, err)
 
-		text, _ := io.ReadAll(got.Body)
-		_ = got.Body.Close()
-
-		if got.StatusCode != http.StatusOK {
-			t.Fatalf("%d %s", got.StatusCode, text)
-		}
-
-		return string(text)
+		return text
 	}
 
-	text := scrape()
+	text := page()
+
 	for _, want := range []string{
 		`hyperfleet_api_reconciliation_started_total{is_delete="false",resource_type="cluster"} 2`,
 		`hyperfleet_api_reconciliation_started_total{is_delete="true",resource_type="cluster"} 1`,
@@ -154,13 +141,13 @@ func TestMetrics(t *testing.T) {
 	as[openapi.Resource](t, a.do("DELETE", "/resources/"+as[openapi.ResourceList](t, a.do("GET", "/channels", nil), 200).Items[0].Id, nil), 202)
 	a.create("/clusters", "third", nil)
 
-	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
+	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
 		t.Error("the counts were not kept")
 	}
 
 	a.clock.Step(6 * time.Second)
 
-	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
+	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
 		t.Error("the counts were kept for too long")
 	}
 }

@@ -313,21 +313,6 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A manifest may call itself of another resource; what deletes by labels must not then
-// believe it.
-func TestOverridesDoNotVerify(t *testing.T) {
-	t.Parallel()
-
-	for _, key := range []string{adapter.LabelAdapter, adapter.LabelResourceID} {
-		object, keys := configMap(map[string]any{key: "other"}, nil), keysOf(t, oldKey)
-		must(t, stamp.New("dns", keys).Stamp(object, mark()))
-
-		if err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); !errors.Is(err, stamp.ErrForged) {
-			t.Errorf("%s: Verify() = %v, want ErrForged", key, err)
-		}
-	}
-}
-
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 )
 
 // space is a resource that is right; cases add to it.
@@ -428,19 +429,9 @@ func TestMountedConfigMaps(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	version := "..2026_05_06_07_08_09.123"
-
-	must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
-
-	for name, text := range map[string]string{
+	volume.Mount(t, dir, map[string]string{
 		"task.yaml": "post: {payloads: [{name: a, build_ref: build.yaml}]}\n", "build.yaml": "a: b\n",
-	} {
-		must(t, os.WriteFile(filepath.Join(dir, version, name), []byte(text), 0o600))
-
-		must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)))
-	}
-
-	must(t, os.Symlink(version, filepath.Join(dir, "..data")))
+	})
 
 	if _, err := task.LoadFile(filepath.Join(dir, "task.yaml"), nil); err != nil {
 		t.Error(err)

@@ -74,24 +74,6 @@ func TestConfigurationReferenceIsWhole(t *testing.T) {
 	}
 }
 
-// TestRetentionExampleRenders: the name of the example, with now piped through replace.
-func TestRetentionExampleRenders(t *testing.T) {
-	t.Parallel()
-
-	loaded, err := task.LoadFile("testdata/seed/7-retention.yaml", nil, fixed())
-	must(t, err)
-
-	vars := map[string]any{"clusterId": "c1", "namespace": "ns", "generation": int64(4)}
-
-	object, err := loaded.Resources[0].Manifest.RenderObject(t.Context(), vars)
-	must(t, err)
-
-	metadata, ok := object["metadata"].(map[string]any)
-	if !ok || metadata["name"] != "c1-job-2026-05-06T07-08-09Z" {
-		t.Errorf("metadata: %v", object["metadata"])
-	}
-}
-
 // TestConditionsExample: the precondition's old form is the call that it stands for, and
 // the expression says how the API spells what it reads.
 func TestConditionsExample(t *testing.T) {
