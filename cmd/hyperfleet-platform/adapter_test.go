@@ -258,7 +258,6 @@ func TestAdapterServeNeedsItsFiles(t *testing.T) {
 		}, 1, "events.resource_type"},
 		"no key":                     {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events}, 1, "identity_key_file"},
 		"another framework":          {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events, "--adapter-framework-version", "0.1"}, 1, ""},
-		"a flag that there is not":   {[]string{"--dry"}, 2, "--dry"},
 		"a task file that is broken": {[]string{"--config", config, "--task-config", file(t, "t.yaml", "params: 1\n"), "--broker-config", events}, 1, "t.yaml:1"},
 	} {
 		t.Run(name, func(t *testing.T) {

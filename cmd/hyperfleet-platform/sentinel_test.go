@@ -56,7 +56,6 @@ func TestSentinelValidate(t *testing.T) {
 		},
 		"another broker":  {config: goodSentinel, args: []string{"--broker-type=memory"}, want: []string{`broker.type: "memory": write rabbitmq`}},
 		"an unknown flag": {config: goodSentinel, args: []string{"--pol-interval=3s"}, want: []string{"--pol-interval"}},
-		"a bad level":     {config: goodSentinel, args: []string{"--log-level=loud"}, want: []string{"log.level"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := runSentinel(t, append([]string{"config", "validate", "--config", file(t, "sentinel.yaml", tc.config)}, tc.args...)...)

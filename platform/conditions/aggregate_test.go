@@ -78,7 +78,6 @@ func TestReconciled(t *testing.T) {
 		{name: "one of two", generation: 1, required: both, reports: []string{"dns@1 True +5"}, status: "False", reason: "ReconciledMissingAdapters", message: "from namespace", observed: 1, updated: 5},
 		{name: "all", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "True", reason: "ReconciledAll", observed: 1, updated: 3},
 		{name: "one fails", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 False +3"}, status: "False", reason: "ReconciledFailedAdapters", message: "not Available: namespace", observed: 1, updated: 3},
-		{name: "all of the generation before", generation: 2, required: both, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "False", reason: "ReconciledMissingAdapters", observed: 1, updated: 0},
 		{name: "one of the generation before", generation: 2, required: both, reports: []string{"dns@1 True +5", "namespace@2 True +7"}, status: "False", reason: "ReconciledMissingAdapters", message: "generation 2 from dns", observed: 2, updated: 7},
 		{name: "another adapter does not count", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 True +3", "other@1 False +1"}, status: "True", reason: "ReconciledAll", observed: 1, updated: 3},
 		{name: "Unknown is no report", generation: 1, required: both, reports: []string{"dns@1 True +5", "namespace@1 Unknown +3"}, status: "False", reason: "ReconciledMissingAdapters", message: "from namespace", observed: 1, updated: 5},

@@ -30,6 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -115,7 +116,7 @@ func (a *api) audit(id string) []store.AuditEntry {
 func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Helper()
 
-	keptAt := database.Database(t)
+	keptAt := fleetapi.Database(t, database)
 
 	opened, err := store.Open(t.Context(), store.Options{URL: keptAt, Timeout: time.Minute})
 	must(t, err)

@@ -347,7 +347,6 @@ func TestReadKeys(t *testing.T) {
 		"comment, empty": {text: "# of May\n\n" + newKey + "\r\n" + oldKey},
 		"short":          {text: oldKey + "\nshort\n", want: "line 2: a key has at least 32 characters, this has 5"},
 		"binary":         {text: strings.Repeat("\x00", 40), want: "line 1: a key is printable"},
-		"white space":    {text: "not a key but a sentence of some length", want: "line 1: a key is printable"},
 		"empty":          {text: "\n# nothing\n", want: "no key in it"},
 		"huge":           {text: strings.Repeat("x", 65<<10), want: "larger than"},
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 func changes(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
@@ -168,7 +169,7 @@ func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last
 
 // Feature: hyperfleet-operator, Property: the change feed misses nothing and keeps the order of each resource
 func TestPropertyTheFeedMissesNothing(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	// Two replicas: one's changes are heard at the other.
 	s, other := open(t, url), open(t, url)
 
@@ -345,7 +346,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 }
 
 func TestWhoWaitsIsWoken(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s, other := open(t, url), open(t, url)
 	start := now(t, s)
 	heard := make(chan store.Feed, 2)
@@ -426,7 +427,8 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 		t.Fatalf("pruned %d changes, error %v, want 2", removed, err)
 	}
 
-	other := fresh(t)
+	// Made, and not copied: a copy has the same epoch.
+	other := open(t, server.Database(t))
 	for range 10 {
 		insert(t, other, cluster(strconv.FormatUint(rand.Uint64(), 10)))
 	}
@@ -456,7 +458,7 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 }
 
 func TestPruningLeavesWhatMayStillCome(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 	start := now(t, s)
 	there, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -496,7 +498,7 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 }
 
 func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 
 	conn, err := pgx.Connect(t.Context(), url)

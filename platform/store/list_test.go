@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/platform/search"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 func names(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) {
@@ -341,7 +342,7 @@ func crowd(t testing.TB, url string, number int) {
 const crowded = 10_000
 
 func TestIndexesAnswerSearches(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 	crowd(t, url, crowded)
 
@@ -415,7 +416,7 @@ func TestIndexesAnswerSearches(t *testing.T) {
 func BenchmarkReads(b *testing.B) {
 	const many = 50_000
 
-	url := server.Database(b)
+	url := fleetapi.Database(b, server)
 	s := open(b, url)
 	crowd(b, url, many)
 
@@ -464,7 +465,7 @@ func BenchmarkReads(b *testing.B) {
 
 // How long after a change was committed another process hears of it, with 50,000 resources.
 func BenchmarkFeedLag(b *testing.B) {
-	url := server.Database(b)
+	url := fleetapi.Database(b, server)
 	writer, reader := open(b, url), open(b, url)
 	crowd(b, url, 50_000)
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -44,7 +45,7 @@ func open(t testing.TB, url string) *store.Store {
 func fresh(t testing.TB) *store.Store {
 	t.Helper()
 
-	return open(t, server.Database(t))
+	return open(t, fleetapi.Database(t, server))
 }
 
 // day is when everything in these tests happens.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 // inTx runs what has to succeed.
@@ -347,7 +348,7 @@ func TestConditionsAreReplaced(t *testing.T) {
 // A report that says the same again moves the time of conditions alone, wherever it is looked
 // for, and no index is written for it.
 func TestAReportThatSaysTheSameAgain(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 	c := cluster("c")
 	c.Conditions = reconciled("True", day())

@@ -61,7 +61,7 @@ func (a *API) Close() {
 func Serve(t testing.TB, database *postgres.Server, kinds ...platform.Entity) (*API, string) {
 	t.Helper()
 
-	api, err := Open(t.Context(), database.Database(t), kinds...)
+	api, err := Open(t.Context(), Database(t, database), kinds...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +74,20 @@ func Serve(t testing.TB, database *postgres.Server, kinds ...platform.Entity) (*
 	})
 
 	return api, listening.URL
+}
+
+// Database makes a database for one test that has the API's tables.
+func Database(t testing.TB, database *postgres.Server) string {
+	t.Helper()
+
+	return database.Like(t, func(url string) error {
+		opened, err := store.Open(context.Background(), store.Options{URL: url})
+		if err == nil {
+			opened.Close()
+		}
+
+		return err
+	})
 }
 
 // With starts PostgreSQL and an API of the kinds for all tests of a binary, hands the API

@@ -30,9 +30,7 @@ func newDirect(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Clien
 	t.Helper()
 
 	options := kubernetes.Options{Config: env.Config, Adapter: "dns"}
-	if change != nil {
-		change(&options)
-	}
+	change(&options)
 
 	c, err := kubernetes.New(options)
 	must(t, err)
@@ -65,7 +63,7 @@ func plainMap(namespace, name string, data map[string]any) *unstructured.Unstruc
 	}}
 }
 
-func directly(t *testing.T, c *kubernetes.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
+func directly(t *testing.T, c transport.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
 	made, err := c.Create(t.Context(), object)
@@ -85,7 +83,7 @@ func data(object *unstructured.Unstructured) map[string]string {
 func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newDirect(t, nil), env.Namespace(t)
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
 	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"patched": "1"}})
@@ -113,7 +111,7 @@ func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 func TestDirectApplyTakesBackWhatWasPatched(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newDirect(t, nil), env.Namespace(t)
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
 	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"a": "patched"}})
@@ -129,7 +127,7 @@ func TestDirectApplyTakesBackWhatWasPatched(t *testing.T) {
 func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 	t.Parallel()
 
-	c := newDirect(t, nil)
+	c := clients[transport.Kubernetes]
 	writes := map[string]func(context.Context, *unstructured.Unstructured) error{
 		"apply": func(ctx context.Context, live *unstructured.Unstructured) error {
 			_, _, err := c.Apply(ctx, live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
@@ -182,7 +180,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 func TestDirectErrors(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newDirect(t, nil), env.Namespace(t)
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
 	taken := directly(t, c, plainMap(namespace, "taken", nil))
 
 	// Somebody who may read, and no more.
@@ -202,7 +200,7 @@ func TestDirectErrors(t *testing.T) {
 	unknown.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"})
 
 	cases := map[string]struct {
-		client *kubernetes.Client
+		client transport.Client
 		object *unstructured.Unstructured
 		class  errclass.Class
 		reason string
@@ -250,7 +248,7 @@ func TestDirectErrors(t *testing.T) {
 func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newDirect(t, nil), env.Namespace(t)
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
 
 	secret := plainMap(namespace, "token", nil)
 	secret.SetKind("Secret")
@@ -292,7 +290,7 @@ func TestDirectUnreachableIsTransient(t *testing.T) {
 func TestDirectReads(t *testing.T) {
 	t.Parallel()
 
-	c, namespace := newDirect(t, nil), env.Namespace(t)
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
 	ref := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}
 	strangers := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "strangers"}
 
@@ -346,7 +344,7 @@ func TestDirectReads(t *testing.T) {
 func TestDirectKindThatAppears(t *testing.T) {
 	t.Parallel()
 
-	c := newDirect(t, nil)
+	c := newDirect(t, func(*kubernetes.Options) {})
 	ref := transport.Ref{GVK: schema.GroupVersionKind{Group: "late.example.io", Version: "v1", Kind: "Late"}, Name: "one"}
 
 	if _, err := one(t.Context(), c, ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) {
@@ -372,7 +370,7 @@ func TestDirectKindThatAppears(t *testing.T) {
 func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 	t.Parallel()
 
-	c := newDirect(t, nil)
+	c := clients[transport.Kubernetes]
 	name := "listed-" + env.Namespace(t)
 	directly(t, c, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Namespace",
@@ -397,7 +395,7 @@ func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 func TestDirectGetWithoutANamespace(t *testing.T) {
 	t.Parallel()
 
-	_, err := one(t.Context(), newDirect(t, nil), transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
+	_, err := one(t.Context(), clients[transport.Kubernetes], transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
 	if errclass.Of(err) != errclass.Permanent || errclass.Reason(err, "") != transport.ReasonInvalid ||
 		errors.Is(err, transport.ErrNotFound) || !strings.Contains(err.Error(), "discovery.namespace") {
 		t.Errorf("Find() = %v (%s), want to be told to name a namespace", err, errclass.Of(err))
@@ -412,7 +410,7 @@ func TestDirectReadsWithoutWatches(t *testing.T) {
 	must(t, grant(t, namespace))
 
 	c := newDirect(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
-	directly(t, newDirect(t, nil), plainMap(namespace, "web", nil))
+	directly(t, clients[transport.Kubernetes], plainMap(namespace, "web", nil))
 
 	for range 5 {
 		if _, err := one(t.Context(), c, transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {

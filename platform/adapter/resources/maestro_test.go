@@ -17,7 +17,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/sim/ocm"
 	"github.com/hyperfleet/hyperfleet/sim/ocm/ocmtest"
@@ -133,15 +132,6 @@ func TestManifestWorkRefused(t *testing.T) {
 	}
 }
 
-func newHub(t *testing.T) maestro.Client {
-	t.Helper()
-
-	c, err := maestro.New(kubernetes.Options{Config: env.Config, Adapter: "dns"})
-	must(t, err)
-
-	return c
-}
-
 // nested is a manifest inside of a work.
 func nested(name string, annotations map[string]any) map[string]any {
 	metadata := map[string]any{"name": name, "namespace": "home"}
@@ -187,7 +177,7 @@ func generations(t *testing.T, work *unstructured.Unstructured) []string {
 func TestHubWorks(t *testing.T) {
 	t.Parallel()
 
-	c, cluster := newHub(t), env.Namespace(t)
+	c, cluster := clients[transport.Maestro], env.Namespace(t)
 	first := work(cluster, "1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "7"}))
 
 	must(t, maestro.Complete(first))
@@ -243,7 +233,7 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 
-			c, cluster := newHub(t), env.Namespace(t)
+			c, cluster := clients[transport.Maestro], env.Namespace(t)
 			held := work(cluster, "1", nested("one", nil))
 			held.SetFinalizers([]string{"example.io/hold"})
 
