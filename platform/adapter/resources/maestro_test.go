@@ -6,6 +6,7 @@ package resources_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
@@ -379,10 +382,19 @@ func TestWhatTheAgentTells(t *testing.T) {
 	manifest := func(kind, name string, data any) map[string]any {
 		return map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": f.ns}, "data": data}
 	}
-	review := manifest("LocalSubjectAccessReview", "review", nil)
-	review["apiVersion"] = "authorization.k8s.io/v1"
+	// The spoke does not show one object.
+	spoke := rest.CopyConfig(env.Config)
+	spoke.Wrap(func(to http.RoundTripper) http.RoundTripper {
+		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/hidden") {
+				return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
+			}
 
-	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Cluster: f.ns, Interval: 100 * time.Millisecond})
+			return to.RoundTrip(r)
+		})
+	})
+
+	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: spoke, Cluster: f.ns, Interval: 100 * time.Millisecond})
 	must(t, err)
 
 	t.Cleanup(agent.Close)
@@ -398,8 +410,8 @@ func TestWhatTheAgentTells(t *testing.T) {
 			[]string{complete, "Available True ResourcesAvailable, of the generation: All resources are available"},
 		},
 		"unknown": {
-			[]any{manifest("Nothing", "unknown", nil), review},
-			[][]string{{failed, "Available Unknown IncompleteResourceMeta"}, {failed, "Available Unknown FetchingResourceFailed"}},
+			[]any{manifest("Nothing", "unknown", nil), manifest("ConfigMap", "hidden", nil)},
+			[][]string{{failed, "Available Unknown IncompleteResourceMeta"}, {"Applied", "Available Unknown FetchingResourceFailed"}},
 			[]string{incomplete, "Available Unknown ResourcesStatusUnknown, of the generation: 2 of 2 resources have unknown status"},
 		},
 		"missing": {
@@ -431,11 +443,13 @@ func TestWhatTheAgentTells(t *testing.T) {
 		said(t, name, status, tc.of)
 	}
 
-	// It removes what it has made with the work.
-	made := f.object("work.open-cluster-management.io/v1", "ManifestWork", "there")
-	must(t, env.Client.Delete(t.Context(), made))
+	// It deletes what it has made with the work. Kubernetes' garbage collector does the rest.
+	must(t, env.Client.Delete(t.Context(), f.object("work.open-cluster-management.io/v1", "ManifestWork", "there")))
+	eventually(t, "its object goes", func() bool {
+		made := f.get(f.configMap("there"))
 
-	eventually(t, "the work and its object go", func() bool { return f.get(made) == nil && f.get(f.configMap("there")) == nil })
+		return made == nil || made.GetDeletionTimestamp() != nil
+	})
 }
 
 // What the hub refuses.
