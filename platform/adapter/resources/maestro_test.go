@@ -367,6 +367,22 @@ func said(t *testing.T, what string, of map[string]any, want []string) {
 	}
 }
 
+// hiding is an API server that does not show the objects of a name.
+func hiding(name string) *rest.Config {
+	out := rest.CopyConfig(env.Config)
+	out.Wrap(func(to http.RoundTripper) http.RoundTripper {
+		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+name) {
+				return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
+			}
+
+			return to.RoundTrip(r)
+		})
+	})
+
+	return out
+}
+
 // TestWhatTheAgentTells is what the real work agent was seen to say of manifests that are there, that
 // are not, and whose kind the cluster does not know or does not show: the generation is in what is
 // said of the work and of applying, and nowhere else.
@@ -382,19 +398,7 @@ func TestWhatTheAgentTells(t *testing.T) {
 	manifest := func(kind, name string, data any) map[string]any {
 		return map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": f.ns}, "data": data}
 	}
-	// The spoke does not show one object.
-	spoke := rest.CopyConfig(env.Config)
-	spoke.Wrap(func(to http.RoundTripper) http.RoundTripper {
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/hidden") {
-				return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
-			}
-
-			return to.RoundTrip(r)
-		})
-	})
-
-	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: spoke, Cluster: f.ns, Interval: 100 * time.Millisecond})
+	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: hiding("hidden"), Cluster: f.ns, Interval: 100 * time.Millisecond})
 	must(t, err)
 
 	t.Cleanup(agent.Close)
