@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
@@ -121,6 +122,35 @@ func TestRetention(t *testing.T) {
 
 	if got := f.names("ConfigMap"); len(got) != 0 {
 		t.Errorf("left: %v", got)
+	}
+}
+
+// A late event sees that there is a later version, and does not take its own for current.
+func TestStaleEventsDoNotPrune(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, retain("{historyLimit: 1}"))
+	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f.want(event{generation: 2, serial: "b"}, "create/GenerationChanged")
+
+	f.task = load(t, retain("{historyLimit: 0}"))
+	eventually(t, "the cache has both", func() bool {
+		found, err := clients[transport.Kubernetes].Find(t.Context(), transport.Query{
+			GVK: f.configMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
+		}, transport.Cached)
+
+		return err == nil && len(found) == 2 && found[0].GetManagedFields() == nil
+	})
+	f.want(event{generation: 1, serial: "c"}, "none/Stale")
+
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
+	}
+
+	f.want(event{generation: 2, serial: "d"}, "none/GenerationUnchanged")
+
+	if diff := cmp.Diff([]string{"job-b"}, f.names("ConfigMap")); diff != "" {
+		t.Errorf("there are: %s", diff)
 	}
 }
 
