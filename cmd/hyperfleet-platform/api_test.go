@@ -4,20 +4,10 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/api"
-	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
 func TestAPIConfigurationsThatAreNotValid(t *testing.T) {
@@ -57,165 +47,12 @@ func TestAPIConfigurationsThatAreNotValid(t *testing.T) {
 		"not a kind list": {"database: {url_file: /x}\nentities: 3\n", nil, []string{"entities"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := api.New()
-			cmd.SilenceErrors, cmd.SilenceUsage = true, true
-			cmd.SetArgs(append([]string{"config", "validate", "--config", file(t, "api.yaml", tc.config)}, tc.args...))
-
-			err := cmd.Execute()
+			_, err := execute(t, api.New(), append([]string{"config", "validate", "--config", file(t, "api.yaml", tc.config)}, tc.args...)...)
 			for _, want := range tc.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v lacks %q", err, want)
 				}
 			}
 		})
-	}
-}
-
-// program is the running command.
-type program struct {
-	url   string
-	stop  context.CancelFunc
-	ended chan error
-	log   *bytes.Buffer
-	// logged is closed once log is whole.
-	logged chan struct{}
-}
-
-// launch runs the command with a file, on ports of its own, until it listens.
-func launch(t *testing.T, config string) *program {
-	t.Helper()
-
-	ctx, stop := context.WithCancel(t.Context())
-	reader, writer := io.Pipe()
-	p := &program{stop: stop, ended: make(chan error, 1), log: &bytes.Buffer{}, logged: make(chan struct{})}
-
-	cmd := api.New()
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetErr(writer)
-	cmd.SetArgs([]string{"--config", file(t, "api.yaml", config)})
-
-	go func() {
-		err := cmd.ExecuteContext(ctx)
-		_ = writer.CloseWithError(io.EOF)
-		p.ended <- err
-	}()
-
-	lines := bufio.NewScanner(reader)
-	for lines.Scan() {
-		var line struct{ Msg, Address string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "the fleet API listens" {
-			p.url = line.Address
-
-			break
-		}
-	}
-
-	if p.url == "" {
-		t.Fatalf("the program did not start: %v", <-p.ended)
-	}
-
-	go func() {
-		defer close(p.logged)
-
-		for lines.Scan() {
-			p.log.Write(append(lines.Bytes(), '\n'))
-		}
-	}()
-
-	t.Cleanup(stop)
-
-	return p
-}
-
-// TestRun is the program's life: it makes its tables, answers, and ends while somebody
-// waits for changes.
-func TestAPIRun(t *testing.T) {
-	secret := database.Database(t)
-	health, metrics := loopback.Address(t), loopback.Address(t)
-	p := launch(t, fmt.Sprintf(`
-server: {address: "127.0.0.1:0", health_address: %q, metrics_address: %q}
-database: {url_file: %s}
-`, health, metrics, file(t, "url", secret+"\n")))
-
-	base := "http://" + p.url + "/api/hyperfleet/v1"
-
-	got, err := http.Post(base+"/clusters", "application/json", strings.NewReader(`{"name":"home","spec":{}}`))
-	if err != nil || got.StatusCode != http.StatusCreated {
-		t.Fatalf("%v %v", got, err)
-	}
-
-	_ = got.Body.Close()
-
-	ready, err := http.Get("http://" + health + "/readyz")
-	if err != nil || ready.StatusCode != http.StatusOK {
-		t.Fatalf("%v %v", ready, err)
-	}
-
-	_ = ready.Body.Close()
-
-	var cursor openapi.ChangeList
-	read(t, base+"/changes", &cursor)
-
-	waiting := make(chan openapi.ChangeList, 1)
-
-	go func() {
-		var page openapi.ChangeList
-		read(t, base+"/changes?wait=55&after="+cursor.Next, &page)
-		waiting <- page
-	}()
-
-	for !strings.Contains(text(t, "http://"+metrics+"/metrics"), "hyperfleet_api_requests_in_flight 1") {
-		time.Sleep(lookAt)
-	}
-
-	p.stop()
-
-	if page := <-waiting; page.Next != cursor.Next {
-		t.Errorf("%+v", page)
-	}
-
-	if err := <-p.ended; err != nil {
-		t.Error(err)
-	}
-
-	<-p.logged
-
-	if strings.Contains(p.log.String(), secret) {
-		t.Error("the database's URL is in the log")
-	}
-}
-
-func text(t *testing.T, url string) string {
-	t.Helper()
-
-	got, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	defer func() { _ = got.Body.Close() }()
-
-	data, err := io.ReadAll(got.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return string(data)
-}
-
-func read(t *testing.T, url string, into any) {
-	t.Helper()
-
-	got, err := http.Get(url)
-	if err != nil {
-		t.Error(err)
-
-		return
-	}
-
-	defer func() { _ = got.Body.Close() }()
-
-	if err := json.NewDecoder(got.Body).Decode(into); err != nil || got.StatusCode != http.StatusOK {
-		t.Errorf("%s: %d %v", url, got.StatusCode, err)
 	}
 }

@@ -38,9 +38,7 @@ func file(t *testing.T, name, text string) string {
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 
 	return path
 }
@@ -49,4 +47,12 @@ func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
 	t.Parallel()
 
 	spelling.Flags(t, command())
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

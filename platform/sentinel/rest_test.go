@@ -36,8 +36,6 @@ const (
 	// envWhole gives it expressions of its own.
 	envWhole = "HYPERFLEET_TEST_SENTINEL_WHOLE"
 	resting  = 5000
-	// briefly is as many as fit a list of some pages.
-	briefly  = 250
 	mebibyte = 1 << 20
 	// passes is how often the list is read again until a process is taken to be at rest.
 	passes = 3
@@ -142,30 +140,20 @@ func insert(ctx context.Context, tx *store.Tx, name string) error {
 	}})
 }
 
-// TestRest has a process pass over reconciled resources and list them again.
-func TestRest(t *testing.T) {
-	t.Parallel()
-	testRest(t, briefly)
-}
-
-// TestSoakRest measures what 5,000 of them cost it of memory.
+// TestSoakRest measures what a process costs that passes over 5,000 reconciled resources and lists
+// them again.
 func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)
-	testRest(t, resting)
-}
-
-func testRest(t *testing.T, count int) {
-	t.Helper()
 
 	a := serve(t)
-	a.fill(t, count)
+	a.fill(t, resting)
 
 	for name, more := range map[string][]string{"default decision": nil, "expressions": {envWhole + "=1"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			used := measure(t, append(more, envResting+"="+a.url))
-			t.Logf("%d resources at rest: at most %.1f MiB resident", count, float64(used)/mebibyte)
+			t.Logf("%d resources at rest: at most %.1f MiB resident", resting, float64(used)/mebibyte)
 
 			// The race detector takes several times as much.
 			if used == 0 || used > 100*mebibyte && !raceDetector {

@@ -10,12 +10,17 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -75,7 +80,7 @@ func TestCadences(t *testing.T) {
 
 	a, to := serve(t), newAdapter(t)
 	c := conf(a.url)
-	c.MaxAgeNotReconciled, c.MaxAgeReconciled = 200*time.Millisecond, 3*time.Second
+	c.MaxAgeNotReconciled, c.MaxAgeReconciled = 100*time.Millisecond, time.Second
 	s := run(t, c, to).ready(t)
 
 	failing, well := a.create("/clusters", "failing", nil), a.create("/clusters", "well", nil)
@@ -122,47 +127,6 @@ func TestSelectorAndChildren(t *testing.T) {
 	if got := len(to.of(pool.Id)); got != 1 {
 		t.Errorf("%d events of a resource that does not match any more", got)
 	}
-}
-
-// TestBurst: a hundred changes at once, while a hundred others wait for their cadence, are
-// told each, and say how long it took.
-func TestBurst(t *testing.T) {
-	t.Parallel()
-
-	const many = 100
-
-	a, to := serve(t), newAdapter(t)
-	c := conf(a.url)
-	c.MaxAgeNotReconciled = time.Second
-	run(t, c, to).ready(t)
-
-	for i := range many {
-		a.create("/clusters", fmt.Sprintf("old-%03d", i), nil)
-	}
-
-	var (
-		made sync.WaitGroup
-		took = make([]time.Duration, many)
-	)
-
-	const workers = 10
-
-	for worker := range workers {
-		made.Go(func() {
-			for i := worker; i < many; i += workers {
-				created := a.create("/clusters", fmt.Sprintf("new-%03d", i), nil)
-				begin := time.Now()
-
-				to.await(created.Id, 1)
-
-				took[i] = time.Since(begin)
-			}
-		})
-	}
-
-	made.Wait()
-	slices.Sort(took)
-	t.Logf("from the API's answer to the event: p50 %s, p95 %s, at most %s", took[many/2], took[many*95/100], took[many-1])
 }
 
 // TestReplicas: one sends; when it is gone without a word, another does.
@@ -465,5 +429,113 @@ func TestAnUnknownCollectionIsNotReady(t *testing.T) {
 
 	if err := s.Ready(t.Context()); err == nil {
 		t.Error("ready")
+	}
+}
+
+// The tests of this file set the provider of the whole process, so they are not parallel.
+
+func record(t *testing.T, sampler sdktrace.Sampler) *tracetest.InMemoryExporter {
+	t.Helper()
+
+	spans := tracetest.NewInMemoryExporter()
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithSampler(sampler)))
+	t.Cleanup(func() { otel.SetTracerProvider(noop.NewTracerProvider()) })
+
+	return spans
+}
+
+// sendings are the spans of Sentinel; the API of these tests is in the same process.
+func sendings(spans *tracetest.InMemoryExporter) tracetest.SpanStubs {
+	return slices.DeleteFunc(spans.GetSpans(), func(one tracetest.SpanStub) bool { return one.Name != "send event" })
+}
+
+// sendTwo has Sentinel send two events, and gives their trace contexts.
+func sendTwo(t *testing.T) (*replica, []string) {
+	t.Helper()
+
+	a, to := serve(t), newAdapter(t)
+	r := run(t, conf(a.url), to).ready(t)
+
+	var parents []string
+
+	for _, name := range []string{"one", "two"} {
+		made := a.create("/clusters", name, nil)
+		to.await(made.Id, 1)
+
+		parent, _ := to.of(made.Id)[0].Extensions()[events.ExtensionTraceParent].(string)
+		parents = append(parents, parent)
+	}
+
+	r.end()
+
+	return r, parents
+}
+
+func TestTheTraceOfEvents(t *testing.T) {
+	for name, tc := range map[string]struct {
+		sampler  sdktrace.Sampler
+		flags    string
+		exported int
+	}{
+		"off":         {nil, "-01", 0},
+		"sampled":     {sdktrace.AlwaysSample(), "-01", 2},
+		"not sampled": {sdktrace.NeverSample(), "-00", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spans := tracetest.NewInMemoryExporter()
+			if tc.sampler != nil {
+				spans = record(t, tc.sampler)
+			}
+
+			r, parents := sendTwo(t)
+
+			for i, parent := range parents {
+				if len(parent) != 55 || !strings.HasPrefix(parent, "00-") || !strings.HasSuffix(parent, tc.flags) {
+					t.Fatalf("trace context %q", parent)
+				}
+
+				if parent[3:35] == parents[1-i][3:35] {
+					t.Errorf("two events in one trace: %q", parents)
+				}
+
+				if !strings.Contains(r.log.String(), "traceId="+parent[3:35]) {
+					t.Errorf("no line of the log has the trace %s", parent[3:35])
+				}
+			}
+
+			got := sendings(spans)
+			if len(got) != tc.exported {
+				t.Fatalf("%d spans", len(got))
+			}
+
+			for i := range got {
+				in := got[i].SpanContext
+				if got[i].SpanKind != trace.SpanKindProducer || got[i].Status.Code != codes.Unset ||
+					parents[i] != "00-"+in.TraceID().String()+"-"+in.SpanID().String()+"-01" {
+					t.Errorf("span %+v of the event with %s", got[i], parents[i])
+				}
+			}
+		})
+	}
+}
+
+// TestASpanOfAnEventThatIsNotTaken says that it failed, and nothing of what the broker
+// said: there may be its address in that.
+func TestASpanOfAnEventThatIsNotTaken(t *testing.T) {
+	spans := record(t, sdktrace.AlwaysSample())
+	a, to := serve(t), newAdapter(t)
+	made := a.create("/clusters", "refused", nil)
+	to.set(made.Id, true)
+
+	r := run(t, conf(a.url), to).ready(t)
+	eventually(t, "the event is refused", func() bool { return strings.Contains(r.log.String(), errRefused.Error()) })
+	to.set(made.Id, false)
+	to.await(made.Id, 1)
+	r.end()
+
+	got := sendings(spans)
+	if len(got) < 2 || got[0].Status.Code != codes.Error || got[0].Status.Description != "publish" || len(got[0].Events) != 0 ||
+		got[len(got)-1].Status.Code != codes.Unset {
+		t.Errorf("spans %+v", got)
 	}
 }

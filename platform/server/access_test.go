@@ -344,9 +344,7 @@ func TestWritesAreAudited(t *testing.T) {
 			Roles                            []string
 			Status                           int
 		}
-		if err := json.Unmarshal([]byte(line), &one); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(line), &one))
 
 		if one.Level == "INFO" && one.Msg == "request" {
 			got = append(got, fmt.Sprint(one.Caller, one.Roles, " ", one.Method, " ", one.Status))

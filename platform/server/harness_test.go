@@ -30,6 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -115,12 +116,10 @@ func (a *api) audit(id string) []store.AuditEntry {
 func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Helper()
 
-	keptAt := database.Database(t)
+	keptAt := fleetapi.Database(t, database)
 
 	opened, err := store.Open(t.Context(), store.Options{URL: keptAt, Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(opened.Close)
 
@@ -138,9 +137,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	}
 
 	handler, err := server.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	listening := httptest.NewServer(handler)
 	t.Cleanup(listening.Close)
@@ -358,4 +355,12 @@ func problemOf(t *testing.T, got reply, code string) openapi.Problem {
 	}
 
 	return out
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -4,78 +4,14 @@
 package server_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
-
-// TestOperations goes through every operation of the contract by each way to name a
-// resource.
-func TestOperations(t *testing.T) {
-	t.Parallel()
-
-	a := serve(t, nil)
-	cluster := a.create("/clusters", "home", nil)
-
-	for _, tc := range []struct {
-		name, collection, one string
-		create                map[string]any
-		list                  int
-	}{
-		{"root", "/resources", "/resources/", map[string]any{"kind": "Cluster"}, 2},
-		{"flat", "/clusters", "/clusters/", nil, 2},
-		{"nested", "/clusters/" + cluster.Id + "/nodepools", "/clusters/" + cluster.Id + "/nodepools/", nil, 1},
-		{"flat, of a kind with a parent", "", "/nodepools/", nil, 1},
-	} {
-		collection := tc.collection
-		if collection == "" {
-			collection = "/clusters/" + cluster.Id + "/nodepools"
-		}
-
-		made := a.create(collection, "made", tc.create)
-		at := tc.one + made.Id
-
-		if got := as[openapi.Resource](t, a.do("GET", at, nil), 200); got.Name != "made" || got.Generation != 1 {
-			t.Errorf("%s: %+v", tc.name, got)
-		}
-
-		if tc.collection != "" {
-			if got := as[openapi.ResourceList](t, a.do("GET", collection, nil), 200); got.Total != tc.list || len(got.Items) != tc.list {
-				t.Errorf("%s: %d of %d listed, want %d", tc.name, len(got.Items), got.Total, tc.list)
-			}
-		}
-
-		if got := as[openapi.Resource](t, a.do("PATCH", at, `{"labels":{"tier":"gold"}}`), 200); got.Generation != 2 || got.Labels["tier"] != "gold" {
-			t.Errorf("%s: %+v", tc.name, got)
-		}
-
-		if got := as[openapi.AdapterStatus](t, a.do("PUT", at+"/statuses", a.statusReport("other", 2, "True")), 201); got.Adapter != "other" {
-			t.Errorf("%s: %+v", tc.name, got)
-		}
-
-		as[struct{}](t, a.do("PUT", at+"/statuses", a.statusReport("other", 1, "True")), 204)
-
-		if got := as[openapi.StatusList](t, a.do("GET", at+"/statuses", nil), 200); got.Total != 1 || len(got.Items) != 1 {
-			t.Errorf("%s: %+v", tc.name, got)
-		}
-
-		problemOf(t, a.do("POST", at+"/force-delete", `{"reason":"r"}`), "HYPERFLEET-CNF-003")
-
-		deleted := as[openapi.Resource](t, a.do("DELETE", at, nil), 202)
-		if deleted.DeletedTime == nil || deleted.Generation != 3 {
-			t.Errorf("%s: %+v", tc.name, deleted)
-		}
-
-		if again := as[openapi.Resource](t, a.do("DELETE", at, nil), 202); !cmp.Equal(again, deleted) {
-			t.Errorf("%s: a second DELETE: %s", tc.name, cmp.Diff(deleted, again))
-		}
-
-		as[struct{}](t, a.do("POST", at+"/force-delete", `{"reason":"r"}`), 204)
-		problemOf(t, a.do("GET", at, nil), "HYPERFLEET-NTF-001")
-	}
-}
 
 func TestTheResource(t *testing.T) {
 	t.Parallel()
@@ -138,12 +74,8 @@ func TestList(t *testing.T) {
 		total      int
 	}{
 		{"newest first", "/clusters", []string{"three", "two", "one"}, 3},
-		{"by name", "/clusters?order=name+asc", []string{"one", "three", "two"}, 3},
 		{"a page", "/clusters?order=name+asc&size=2&page=2", []string{"two"}, 3},
-		{"a page behind the last", "/clusters?page=9", nil, 3},
 		{"by label", "/clusters?order=name&search=labels.first%3D%27t%27", []string{"three", "two"}, 2},
-		{"by condition", "/clusters?order=name&search=status.conditions.Reconciled%3D%27False%27+and+name%3D%27one%27", []string{"one"}, 1},
-		{"by spec", "/clusters?search=spec.n%3D%27two%27", []string{"two"}, 1},
 		{"of one kind of all", "/resources?kind=Version", []string{"v1"}, 1},
 		{"by reference", "/versions?ref_type=channel&ref_target_id=" + channel.Id, []string{"v1"}, 1},
 		{"by another reference", "/versions?ref_type=channel&ref_target_id=" + version.Id, nil, 0},
@@ -190,7 +122,7 @@ func TestProblems(t *testing.T) {
 	channel := a.create("/channels", "stable", nil)
 	at := "/clusters/" + cluster.Id
 	missing := "0198c0de-0000-7000-8000-000000000000"
-	large := `{"name":"x","spec":{"a":"` + string(make([]byte, 0)) + longText(2<<20) + `"}}`
+	large := `{"name":"x","spec":{"a":"` + longText(2<<20) + `"}}`
 
 	for _, tc := range []struct {
 		name, method, path string
@@ -201,7 +133,6 @@ func TestProblems(t *testing.T) {
 	}{
 		{"no such route", "GET", "/", nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"no such kind", "GET", "/dragons", nil, 404, "HYPERFLEET-NTF-000", ""},
-		{"no such kind, one", "GET", "/dragons/" + missing, nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"no such kind below", "GET", at + "/dragons", nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"a kind that is not below", "GET", at + "/channels", nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"too deep", "GET", at + "/nodepools/" + pool.Id + "/statuses/x", nil, 404, "HYPERFLEET-NTF-000", ""},
@@ -218,14 +149,8 @@ func TestProblems(t *testing.T) {
 		{"not an id", "GET", "/clusters/none", nil, 400, "HYPERFLEET-VAL-001", "id"},
 		{"not an id, of braces", "GET", "/clusters/%7B0198c0de-0000-7000-8000-000000000000%7D", nil, 400, "HYPERFLEET-VAL-001", "id"},
 		{"not an id, reported on", "PUT", "/resources/none/statuses", a.statusReport("dns", 1, "True"), 400, "HYPERFLEET-VAL-001", "id"},
-		{"not an id, deleted", "DELETE", "/resources/none", nil, 400, "HYPERFLEET-VAL-001", "id"},
 		{"POST to statuses", "POST", at + "/statuses", a.statusReport("dns", 1, "True"), 405, "HYPERFLEET-VAL-102", ""},
-		{"POST to statuses, root", "POST", "/resources/" + cluster.Id + "/statuses", `{}`, 405, "HYPERFLEET-VAL-102", ""},
-		{"POST to statuses, nested", "POST", at + "/nodepools/" + pool.Id + "/statuses", `{}`, 405, "HYPERFLEET-VAL-102", ""},
 		{"GET of force-delete", "GET", at + "/force-delete", nil, 405, "HYPERFLEET-VAL-102", ""},
-		{"PUT of a resource", "PUT", at, `{}`, 405, "HYPERFLEET-VAL-102", ""},
-		{"POST of changes", "POST", "/changes", `{}`, 405, "HYPERFLEET-VAL-102", ""},
-		{"GET of a lease", "GET", "/leases/x", nil, 405, "HYPERFLEET-VAL-102", ""},
 		{"a child on its flat route", "POST", "/nodepools", `{"name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-101", ""},
 		{"a child on the root route", "POST", "/resources", `{"kind":"NodePool","name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-101", ""},
 		{"no kind", "POST", "/resources", `{"name":"x","spec":{}}`, 400, "HYPERFLEET-VAL-001", "kind"},
@@ -235,7 +160,6 @@ func TestProblems(t *testing.T) {
 		{"no JSON", "POST", "/clusters", "{", 400, "HYPERFLEET-VAL-001", "body"},
 		{"no name", "POST", "/clusters", `{"spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"no spec", "POST", "/clusters", `{"name":"abc"}`, 400, "HYPERFLEET-VAL-001", "spec"},
-		{"spec of another type", "POST", "/clusters", `{"name":"abc","spec":3}`, 400, "HYPERFLEET-VAL-001", "spec"},
 		{"unknown field", "POST", "/clusters", `{"name":"abc","spec":{},"sepc":1}`, 400, "HYPERFLEET-VAL-001", "body"},
 		{"short name", "POST", "/clusters", `{"name":"ab","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"name of other characters", "POST", "/clusters", `{"name":"Ab_c","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
@@ -253,7 +177,6 @@ func TestProblems(t *testing.T) {
 		{"a reason is needed", "POST", at + "/force-delete", `{"reason":""}`, 400, "HYPERFLEET-VAL-001", "reason"},
 		{"a shorter reason is needed", "POST", at + "/force-delete", `{"reason":"` + longText(1025) + `"}`, 400, "HYPERFLEET-VAL-001", "reason"},
 		{"page", "GET", "/clusters?page=0", nil, 400, "HYPERFLEET-VAL-001", "page"},
-		{"page of letters", "GET", "/clusters?page=x", nil, 400, "HYPERFLEET-VAL-001", "page"},
 		{"size", "GET", "/clusters?size=101", nil, 400, "HYPERFLEET-VAL-001", "size"},
 		{"unknown parameter", "GET", "/clusters?serach=x", nil, 400, "HYPERFLEET-VAL-001", "serach"},
 		{"parameter twice", "GET", "/clusters?page=1&page=2", nil, 400, "HYPERFLEET-VAL-001", "page"},
@@ -301,23 +224,10 @@ func TestProblems(t *testing.T) {
 }
 
 func hasField(what openapi.Problem, field string) bool {
-	for _, one := range what.Errors {
-		if one.Field == field && one.Message != "" {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(what.Errors, func(one openapi.FieldError) bool { return one.Field == field && one.Message != "" })
 }
 
-func longText(length int) string {
-	out := make([]byte, length)
-	for i := range out {
-		out[i] = 'a'
-	}
-
-	return string(out)
-}
+func longText(length int) string { return strings.Repeat("a", length) }
 
 // refs is a Version with references to channels.
 func refs(ids ...string) map[string]any {

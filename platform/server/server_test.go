@@ -5,32 +5,24 @@ package server_test
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 func TestNewSaysAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 
 	opened, err := store.Open(t.Context(), store.Options{URL: database.Database(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer opened.Close()
 
 	_, err = server.New(server.Options{Store: opened, Entities: []platform.Entity{
@@ -49,56 +41,6 @@ func TestNewSaysAllThatIsWrong(t *testing.T) {
 		if _, err := server.New(server.Options{Store: opened, Entities: kinds(), Issuers: []platform.Issuer{conf}}); err == nil {
 			t.Errorf("%+v is taken", conf)
 		}
-	}
-}
-
-// TestTheClient: the repository's own client and this server understand each other.
-func TestTheClient(t *testing.T) {
-	t.Parallel()
-
-	a := serve(t, nil)
-	cluster := a.create("/clusters", "home", nil)
-
-	c, err := client.New(platform.APIClient{BaseURL: strings.TrimSuffix(a.url, server.BasePath)}, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if got, err := c.Get(t.Context(), cluster.Id); err != nil || got.Name != "home" {
-		t.Errorf("%+v %v", got, err)
-	}
-
-	if got, err := c.List(t.Context(), "clusters", client.ListOptions{Search: "name='home'"}); err != nil || got.Total != 1 {
-		t.Errorf("%+v %v", got, err)
-	}
-}
-
-func TestLeases(t *testing.T) {
-	t.Parallel()
-
-	a := serve(t, nil)
-	put := func(holder string, ttl int) openapi.Lease {
-		return as[openapi.Lease](t, a.do("PUT", "/leases/sentinel-clusters", fmt.Sprintf(`{"holder":%q,"ttl_seconds":%d}`, holder, ttl)), 200)
-	}
-
-	if got := put("one", 300); got.Holder != "one" || got.ExpiresInSeconds <= 0 || got.ExpiresInSeconds > 300 {
-		t.Errorf("%+v", got)
-	}
-
-	if got := put("two", 300); got.Holder != "one" {
-		t.Errorf("%+v", got)
-	}
-
-	if got := put("two", 0); got.Holder != "one" {
-		t.Errorf("another gave it back: %+v", got)
-	}
-
-	if got := put("one", 0); got.Holder != "" || got.ExpiresInSeconds != 0 {
-		t.Errorf("%+v", got)
-	}
-
-	if got := put("two", 300); got.Holder != "two" {
-		t.Errorf("%+v", got)
 	}
 }
 
@@ -163,26 +105,15 @@ func TestMetrics(t *testing.T) {
 	a.do("GET", "/dragons/x/y/z/a/b", nil)
 	a.do("GET", "/dragons", nil)
 
-	listening := httptest.NewServer(promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}))
-	t.Cleanup(listening.Close)
+	page := func() string {
+		text, err := scrape.Text(a.metrics)
+		must(t, err)
 
-	scrape := func() string {
-		got, err := http.Get(listening.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		text, _ := io.ReadAll(got.Body)
-		_ = got.Body.Close()
-
-		if got.StatusCode != http.StatusOK {
-			t.Fatalf("%d %s", got.StatusCode, text)
-		}
-
-		return string(text)
+		return text
 	}
 
-	text := scrape()
+	text := page()
+
 	for _, want := range []string{
 		`hyperfleet_api_reconciliation_started_total{is_delete="false",resource_type="cluster"} 2`,
 		`hyperfleet_api_reconciliation_started_total{is_delete="true",resource_type="cluster"} 1`,
@@ -210,13 +141,13 @@ func TestMetrics(t *testing.T) {
 	as[openapi.Resource](t, a.do("DELETE", "/resources/"+as[openapi.ResourceList](t, a.do("GET", "/channels", nil), 200).Items[0].Id, nil), 202)
 	a.create("/clusters", "third", nil)
 
-	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
+	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
 		t.Error("the counts were not kept")
 	}
 
 	a.clock.Step(6 * time.Second)
 
-	if text := scrape(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
+	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
 		t.Error("the counts were kept for too long")
 	}
 }
@@ -228,9 +159,7 @@ func TestDatabaseAway(t *testing.T) {
 	own := postgres.Start(t)
 	a := serve(t, func(o *server.Options) {
 		opened, err := store.Open(t.Context(), store.Options{URL: own.Database(t), Timeout: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		t.Cleanup(opened.Close)
 
@@ -239,9 +168,7 @@ func TestDatabaseAway(t *testing.T) {
 	cluster := a.create("/clusters", "home", nil)
 
 	// It ends its own children then, as when it is stopped at once.
-	if err := own.Process().Signal(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must(t, own.Process().Signal(syscall.SIGQUIT))
 
 	<-own.Process().Done()
 
@@ -296,9 +223,7 @@ func TestKindThatIsNotRegisteredAnyMore(t *testing.T) {
 	url := database.Database(t)
 	reopen := func(o *server.Options) {
 		opened, err := store.Open(t.Context(), store.Options{URL: url})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		t.Cleanup(opened.Close)
 

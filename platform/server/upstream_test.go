@@ -57,6 +57,8 @@ func TestUpstreamOperations(t *testing.T) {
 		{"GET /clusters/C/nodepools?search=name='workers'&page=1&size=5&order=name", nil, 200, ofList, ""},
 		{"GET /nodepools?search=owner_id='C'&page=1&size=5&order=name", nil, 200, ofList, ""},
 		{"GET /clusters/C/nodepools/P", nil, 200, ofChild, ""},
+		{"GET /nodepools/P", nil, 200, ofChild, ""},
+		{"POST /nodepools/P/force-delete", `{"reason":"r"}`, 409, ofProblem, ""},
 		{"PATCH /clusters/C/nodepools/P", `{"spec":{"a":1}}`, 200, ofChild, ""},
 		{"PUT /clusters/C/nodepools/P/statuses", report("machines", 2), 201, ofStatus, ""},
 		{"GET /clusters/C/nodepools/P/statuses?page=1&size=5", nil, 200, ofList, ""},
@@ -67,6 +69,8 @@ func TestUpstreamOperations(t *testing.T) {
 		{"GET /resources/R", nil, 200, ofResource, ""},
 		{"PATCH /resources/R", `{"labels":{"a":"b"}}`, 200, ofResource, ""},
 		{"PUT /resources/R/statuses", report("other", 2), 201, ofStatus, ""},
+		{"PUT /resources/R/statuses", report("other", 1), 204, nil, ""},
+		{"PUT /leases/a", `{"holder":"one","ttl_seconds":300}`, 200, []string{"holder", "expires_in_seconds"}, ""},
 		{"GET /resources/R/statuses", nil, 200, ofList, ""},
 		{"DELETE /resources/R", nil, 202, ofResource, ""},
 		{"POST /resources/R/force-delete", `{"reason":"r"}`, 404, ofProblem, ""},
@@ -177,9 +181,7 @@ func TestDocument(t *testing.T) {
 		}
 
 		response, err := http.Get(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()

@@ -40,23 +40,5 @@ func Plans(t testing.TB, s *Store, query ListQuery) (count, page string) {
 	return explainOne(statement.count), explainOne(statement.page)
 }
 
-// AuditLog reads what was done to a resource, oldest first.
-func AuditLog(t testing.TB, s *Store, id string) []AuditEntry {
-	t.Helper()
-
-	rows, err := s.pool.Query(context.Background(),
-		"select at, actor, action, reason, resource_id, kind, name, removed from audit where resource_id = $1 order by id", id)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	entries, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return entries
-}
-
 // MaxConns is how many connections the store has at most.
 func MaxConns(s *Store) int32 { return s.pool.Config().MaxConns }

@@ -20,15 +20,14 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 func changes(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
 	t.Helper()
 
 	feed, err := s.Changes(context.Background(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return feed
 }
@@ -170,7 +169,7 @@ func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last
 
 // Feature: hyperfleet-operator, Property: the change feed misses nothing and keeps the order of each resource
 func TestPropertyTheFeedMissesNothing(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	// Two replicas: one's changes are heard at the other.
 	s, other := open(t, url), open(t, url)
 
@@ -308,9 +307,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	<-held
 
 	// The first writer begins last and commits first.
-	if err := s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return change(ctx, tx, stored[0].ID) }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return change(ctx, tx, stored[0].ID) }))
 
 	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
 		t.Errorf("told %+v while older changes may still come", feed.Items)
@@ -349,7 +346,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 }
 
 func TestWhoWaitsIsWoken(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s, other := open(t, url), open(t, url)
 	start := now(t, s)
 	heard := make(chan store.Feed, 2)
@@ -430,7 +427,8 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 		t.Fatalf("pruned %d changes, error %v, want 2", removed, err)
 	}
 
-	other := fresh(t)
+	// Made, and not copied: a copy has the same epoch.
+	other := open(t, server.Database(t))
 	for range 10 {
 		insert(t, other, cluster(strconv.FormatUint(rand.Uint64(), 10)))
 	}
@@ -460,7 +458,7 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 }
 
 func TestPruningLeavesWhatMayStillCome(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 	start := now(t, s)
 	there, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -492,9 +490,7 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 
 	close(finish)
 
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-ended)
 
 	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) != 2 {
 		t.Errorf("heard of %d changes, want 2", len(feed.Items))
@@ -502,13 +498,11 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 }
 
 func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.Background())
 
 	// What is announced in locks are the lower 32 bits.

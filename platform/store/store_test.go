@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -34,9 +35,7 @@ func open(t testing.TB, url string) *store.Store {
 	t.Helper()
 
 	s, err := store.Open(context.Background(), store.Options{URL: url, Timeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	t.Cleanup(s.Close)
 
@@ -46,7 +45,7 @@ func open(t testing.TB, url string) *store.Store {
 func fresh(t testing.TB) *store.Store {
 	t.Helper()
 
-	return open(t, server.Database(t))
+	return open(t, fleetapi.Database(t, server))
 }
 
 // day is when everything in these tests happens.
@@ -89,9 +88,7 @@ func insert(t testing.TB, s *store.Store, resources ...store.Resource) []store.R
 
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return stored
 }
@@ -100,9 +97,7 @@ func get(t testing.TB, s *store.Store, id string) store.Resource {
 	t.Helper()
 
 	r, err := s.Get(context.Background(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return r
 }
@@ -176,73 +171,41 @@ func TestErrorsThatCallersTellApart(t *testing.T) {
 	}
 	child := insert(t, s, below(owner.ID))[0]
 
+	inserts := func(r store.Resource) func(context.Context, *store.Tx) error {
+		return func(ctx context.Context, tx *store.Tx) error {
+			_, err := tx.Insert(ctx, r)
+
+			return err
+		}
+	}
+	with := func(change func(*store.Resource)) store.Resource {
+		c := cluster("owner")
+		change(&c)
+
+		return c
+	}
+	other := insert(t, s, cluster("other"))[0]
+
 	cases := map[string]struct {
 		do   func(ctx context.Context, tx *store.Tx) error
 		want error
 	}{
-		"a name that is taken": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Insert(ctx, cluster("owner"))
-
-			return err
-		}, store.ErrExists},
-		"a name of one that is being deleted": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Insert(ctx, cluster("dying"))
-
-			return err
-		}, store.ErrExists},
-		"the same name of another kind": {func(ctx context.Context, tx *store.Tx) error {
-			c := cluster("owner")
-			c.Kind = "Other"
-			_, err := tx.Insert(ctx, c)
-
-			return err
-		}, nil},
-		"the same name below another owner": {func(ctx context.Context, tx *store.Tx) error {
-			other, err := tx.Insert(ctx, cluster("other"))
-			if err != nil {
-				return err
-			}
-
-			_, err = tx.Insert(ctx, below(other.ID))
-
-			return err
-		}, nil},
-		"the same name of another tenant": {func(ctx context.Context, tx *store.Tx) error {
-			c := cluster("owner")
-			c.Tenancy = map[string]string{"organization": "o2"}
-			_, err := tx.Insert(ctx, c)
-
-			return err
-		}, nil},
-		"a tenancy beyond all bounds": {func(ctx context.Context, tx *store.Tx) error {
-			c := cluster("vast")
-			c.Tenancy = map[string]string{"organization": strings.Repeat("o", 5000)}
-			_, err := tx.Insert(ctx, c)
-
-			return err
-		}, store.ErrUnstorable},
-		"a NUL in a spec": {func(ctx context.Context, tx *store.Tx) error {
-			c := cluster("nul")
-			c.Spec = json.RawMessage(`{"a": "\u0000"}`)
-			_, err := tx.Insert(ctx, c)
-
-			return err
-		}, store.ErrUnstorable},
-		"a NUL in a name": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Insert(ctx, cluster("a\x00b"))
-
-			return err
-		}, store.ErrUnstorable},
-		"an owner that is not there": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Insert(ctx, below(absent))
-
-			return err
-		}, store.ErrOwnerMissing},
-		"an owner that is being deleted": {func(ctx context.Context, tx *store.Tx) error {
-			_, err := tx.Insert(ctx, below(dying.ID))
-
-			return err
-		}, store.ErrOwnerDeleting},
+		"a name that is taken":                {inserts(cluster("owner")), store.ErrExists},
+		"a name of one that is being deleted": {inserts(cluster("dying")), store.ErrExists},
+		"the same name of another kind":       {inserts(with(func(c *store.Resource) { c.Kind = "Other" })), nil},
+		"the same name below another owner":   {inserts(below(other.ID)), nil},
+		"the same name of another tenant": {
+			inserts(with(func(c *store.Resource) { c.Tenancy = map[string]string{"organization": "o2"} })), nil,
+		},
+		"a tenancy beyond all bounds": {
+			inserts(with(func(c *store.Resource) { c.Tenancy = map[string]string{"organization": strings.Repeat("o", 5000)} })), store.ErrUnstorable,
+		},
+		"a NUL in a spec": {
+			inserts(with(func(c *store.Resource) { c.Name, c.Spec = "nul", json.RawMessage(`{"a": "\u0000"}`) })), store.ErrUnstorable,
+		},
+		"a NUL in a name":                {inserts(cluster("a\x00b")), store.ErrUnstorable},
+		"an owner that is not there":     {inserts(below(absent)), store.ErrOwnerMissing},
+		"an owner that is being deleted": {inserts(below(dying.ID)), store.ErrOwnerDeleting},
 		"one with children": {func(ctx context.Context, tx *store.Tx) error {
 			return tx.Remove(ctx, owner.ID)
 		}, store.ErrHasChildren},
@@ -263,9 +226,7 @@ func TestErrorsThatCallersTellApart(t *testing.T) {
 			return tx.PutStatus(ctx, absent, openapi.AdapterStatus{Adapter: "a"})
 		}, store.ErrNotFound},
 		"an update of what is not there": {func(ctx context.Context, tx *store.Tx) error {
-			c := cluster("x")
-			c.ID = absent
-			_, err := tx.Update(ctx, c)
+			_, err := tx.Update(ctx, with(func(c *store.Resource) { c.ID = absent }))
 
 			return err
 		}, store.ErrNotFound},
@@ -288,14 +249,20 @@ func TestConnectionsByDefault(t *testing.T) {
 
 	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} {
 		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: asked})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		if got := store.MaxConns(s); got != want {
 			t.Errorf("asked for %d connections: at most %d, want %d", asked, got, want)
 		}
 
 		s.Close()
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -19,51 +19,14 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 // inTx runs what has to succeed.
 func inTx(t testing.TB, s *store.Store, run func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 
-	if err := s.InTx(context.Background(), run); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestWritersOfOneResourceLoseNothing(t *testing.T) {
-	s := fresh(t)
-	id := insert(t, s, cluster("c"))[0].ID
-
-	var group sync.WaitGroup
-
-	const writers, rounds = 8, 10
-
-	for range writers {
-		group.Go(func() {
-			for range rounds {
-				err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
-					r, err := tx.GetForUpdate(ctx, id)
-					if err != nil {
-						return err
-					}
-
-					r.Generation++
-					_, err = tx.Update(ctx, r)
-
-					return err
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-
-	group.Wait()
-
-	if got := get(t, s, id).Generation; got != 1+writers*rounds {
-		t.Errorf("generation %d, want %d", got, 1+writers*rounds)
-	}
+	must(t, s.InTx(context.Background(), run))
 }
 
 func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
@@ -259,54 +222,6 @@ func TestNothingIsAddedToWhatIsBeingDeleted(t *testing.T) {
 	}
 }
 
-func TestTheFamily(t *testing.T) {
-	s := fresh(t)
-	top := insert(t, s, cluster("top"))[0]
-	deleted := day()
-
-	below := func(owner store.Resource, name string, gone bool) store.Resource {
-		r := store.Resource{
-			Kind: "NodePool", Name: name, Spec: []byte(`{}`), Generation: 1, OwnerID: owner.ID, OwnerKind: owner.Kind,
-			CreatedTime: day(),
-		}
-		if gone {
-			r.DeletedTime = &deleted
-		}
-
-		return insert(t, s, r)[0]
-	}
-	a := below(top, "a", false)
-	b := below(top, "b", true)
-	deep := below(a, "deep", false)
-	insert(t, s, cluster("stranger"))
-
-	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
-		for id, want := range map[string][]string{top.ID: {"a", "b"}, a.ID: {"deep"}, deep.ID: nil} {
-			found, err := tx.Children(ctx, id)
-			if err != nil {
-				return err
-			}
-
-			var got []string
-			for _, r := range found {
-				got = append(got, r.Name)
-			}
-
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("below %s (-want +got):\n%s", id, diff)
-			}
-		}
-
-		return tx.Remove(ctx, top.ID, a.ID, b.ID, deep.ID)
-	})
-
-	for _, gone := range []store.Resource{top, a, b, deep} {
-		if _, err := s.Get(t.Context(), gone.ID); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("%s after its removal: %v", gone.Name, err)
-		}
-	}
-}
-
 func TestReferences(t *testing.T) {
 	s := fresh(t)
 	stored := insert(t, s, cluster("one"), cluster("two"), cluster("three"))
@@ -323,9 +238,7 @@ func TestReferences(t *testing.T) {
 	want := map[string][]store.Ref{
 		"uses": {{ID: three.ID, Kind: "Cluster"}, {ID: two.ID, Kind: "Cluster"}}, "likes": {{ID: two.ID, Kind: "Cluster"}},
 	}
-	if err := set(map[string][]store.Ref{"uses": {{ID: three.ID}, {ID: two.ID}}, "likes": {{ID: two.ID, Kind: "Cluster"}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, set(map[string][]store.Ref{"uses": {{ID: three.ID}, {ID: two.ID}}, "likes": {{ID: two.ID, Kind: "Cluster"}}}))
 
 	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
 		t.Errorf("references (-want +got):\n%s", diff)
@@ -396,9 +309,7 @@ func TestStatuses(t *testing.T) {
 	})
 
 	got, err := s.Statuses(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	second.CreatedTime = at
 	if diff := cmp.Diff([]openapi.AdapterStatus{other, second}, got); diff != "" {
@@ -422,9 +333,7 @@ func TestConditionsAreReplaced(t *testing.T) {
 		})
 	}
 
-	if err := set([]openapi.ResourceCondition{{Type: "Z", Status: "True"}, {Type: "A", Status: "False"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, set([]openapi.ResourceCondition{{Type: "Z", Status: "True"}, {Type: "A", Status: "False"}}))
 
 	got := get(t, s, id).Conditions
 	if len(got) != 2 || got[0].Type != "A" || got[1].Type != "Z" {
@@ -439,7 +348,7 @@ func TestConditionsAreReplaced(t *testing.T) {
 // A report that says the same again moves the time of conditions alone, wherever it is looked
 // for, and no index is written for it.
 func TestAReportThatSaysTheSameAgain(t *testing.T) {
-	url := server.Database(t)
+	url := fleetapi.Database(t, server)
 	s := open(t, url)
 	c := cluster("c")
 	c.Conditions = reconciled("True", day())
@@ -470,16 +379,12 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 	}
 
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 
 	// The kept conditions say whether the column that has indexes was written.
 	indexed := func() (text string) {
-		if err := conn.QueryRow(t.Context(), "select conditions::text from resources where id = $1", id).Scan(&text); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.QueryRow(t.Context(), "select conditions::text from resources where id = $1", id).Scan(&text))
 
 		return text
 	}
@@ -498,27 +403,6 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
 		return tx.SetConditions
 	}, hour.Add(2*time.Hour))
-}
-
-func TestAudit(t *testing.T) {
-	s := fresh(t)
-	c := insert(t, s, cluster("c"))[0]
-	want := store.AuditEntry{
-		At: day().Truncate(time.Microsecond), Actor: "ann", Action: "force-delete", Reason: "stuck", ResourceID: c.ID, Kind: c.Kind,
-		Name: c.Name, Removed: []string{c.ID},
-	}
-
-	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
-		if err := tx.Audit(ctx, want); err != nil {
-			return err
-		}
-
-		return tx.Remove(ctx, c.ID)
-	})
-
-	if diff := cmp.Diff([]store.AuditEntry{want}, store.AuditLog(t, s, c.ID)); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
 }
 
 func TestPending(t *testing.T) {
@@ -550,9 +434,7 @@ func TestPending(t *testing.T) {
 	insert(t, s, plain)
 
 	got, err := s.Pending(t.Context(), at, 30*time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	want := []store.Pending{
 		{Kind: "Cluster", Count: 3, Stuck: 2, LongestSeconds: 3 * 3600},

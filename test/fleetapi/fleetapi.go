@@ -4,8 +4,11 @@
 package fleetapi
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -58,7 +61,7 @@ func (a *API) Close() {
 func Serve(t testing.TB, database *postgres.Server, kinds ...platform.Entity) (*API, string) {
 	t.Helper()
 
-	api, err := Open(t.Context(), database.Database(t), kinds...)
+	api, err := Open(t.Context(), Database(t, database), kinds...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +74,20 @@ func Serve(t testing.TB, database *postgres.Server, kinds ...platform.Entity) (*
 	})
 
 	return api, listening.URL
+}
+
+// Database makes a database for one test that has the API's tables.
+func Database(t testing.TB, database *postgres.Server) string {
+	t.Helper()
+
+	return database.Like(t, func(url string) error {
+		opened, err := store.Open(context.Background(), store.Options{URL: url})
+		if err == nil {
+			opened.Close()
+		}
+
+		return err
+	})
 }
 
 // With starts PostgreSQL and an API of the kinds for all tests of a binary, hands the API
@@ -91,4 +108,41 @@ func With(use func(*API), run func() int, kinds ...platform.Entity) int {
 
 		return run()
 	})
+}
+
+// Call makes a call of the API at url that has to succeed, and reads the answer into what is not
+// nil. The body is JSON text, or a value to encode; nil for none.
+func Call(t testing.TB, method, url, path string, body, into any) {
+	t.Helper()
+
+	text, err := json.Marshal(body)
+	if given, ok := body.(string); ok {
+		text = []byte(given)
+	}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request, err := http.NewRequestWithContext(t.Context(), method, url+server.BasePath+path, bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+
+	said, err := io.ReadAll(response.Body)
+	if err == nil && into != nil {
+		err = json.Unmarshal(said, into)
+	}
+
+	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
+		t.Fatalf("%s %s: %d %s, %v", method, path, response.StatusCode, said, err)
+	}
 }

@@ -246,25 +246,27 @@ func (s *overGRPC) Export(
 func StartHTTP(t testing.TB) *Receiver {
 	t.Helper()
 
-	r := &Receiver{t: t}
-	server := httptest.NewServer(http.HandlerFunc(r.serveHTTP))
-	r.URL = server.URL
-
-	t.Cleanup(server.Close)
-
-	return r
+	return overHTTP(t, (*httptest.Server).Start)
 }
 
 // StartHTTPWithTLS starts one over TLS.
 func StartHTTPWithTLS(t testing.TB) *Receiver {
 	t.Helper()
 
+	return overHTTP(t, (*httptest.Server).StartTLS)
+}
+
+func overHTTP(t testing.TB, start func(*httptest.Server)) *Receiver {
+	t.Helper()
+
 	r := &Receiver{t: t}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serveHTTP))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of clients that do not trust it
-	server.StartTLS()
+	start(server)
 
-	r.URL, r.CA = server.URL, pemOf(server)
+	if r.URL = server.URL; server.TLS != nil {
+		r.CA = pemOf(server)
+	}
 
 	t.Cleanup(server.Close)
 

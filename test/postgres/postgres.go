@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,9 @@ const (
 	admin = "postgres"
 	// adminTimeout bounds what is done around a test.
 	adminTimeout = time.Minute
+	// copyTries and copyPause are for a model that somebody is connected to.
+	copyTries = 100
+	copyPause = 20 * time.Millisecond
 )
 
 // LeaseKind is the kind of server that a lease of a run's PostgreSQL asks for; it tells a
@@ -45,6 +49,10 @@ type Server struct {
 	lease *lease.Lease
 	own   *pgproc.Server
 	dir   string
+
+	mu sync.Mutex
+	// filled is the database that Like copies.
+	filled string
 }
 
 // Start starts a server of its own for one test, which may trouble it, and stops it at the
@@ -132,7 +140,12 @@ func begin(ctx context.Context) (*Server, error) {
 
 func (s *Server) stop() error {
 	if s.lease != nil {
-		return s.lease.Release()
+		var err error
+		if s.filled != "" {
+			err = s.execute("drop database " + s.filled + " with (force)")
+		}
+
+		return errors.Join(err, s.lease.Release())
 	}
 
 	return errors.Join(s.own.Stop(), os.RemoveAll(s.dir))
@@ -158,8 +171,52 @@ func (s *Server) Process() *procrun.Process { return s.own.Process() }
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 
-	name := "test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	if err := s.execute("create database " + name); err != nil {
+	return s.copyOf(t, "template1")
+}
+
+// Like is Database with what fill puts into the first one: tables take longer to make than to copy.
+func (s *Server) Like(t testing.TB, fill func(url string) error) string {
+	t.Helper()
+
+	model, err := s.model(fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return s.copyOf(t, model)
+}
+
+// model is the name of the database that others are copied from.
+func (s *Server) model(fill func(url string) error) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.filled == "" {
+		name := newName()
+		if err := errors.Join(s.execute("create database "+name), fill(s.URL(name))); err != nil {
+			return "", fmt.Errorf("fill database: %w", err)
+		}
+
+		s.filled = name
+	}
+
+	return s.filled, nil
+}
+
+func (s *Server) copyOf(t testing.TB, model string) string {
+	t.Helper()
+
+	name := newName()
+
+	// Who was connected to the model may take a moment to go.
+	err := s.execute("create database " + name + " template " + model)
+	for tries := 1; err != nil && tries < copyTries; tries++ {
+		time.Sleep(copyPause)
+
+		err = s.execute("create database " + name + " template " + model)
+	}
+
+	if err != nil {
 		t.Fatal(err)
 	}
 
@@ -172,6 +229,8 @@ func (s *Server) Database(t testing.TB) string {
 
 	return s.URL(name)
 }
+
+func newName() string { return "test_" + strings.ReplaceAll(uuid.NewString(), "-", "") }
 
 // Bounce kills the server, which Start started, and starts it again with the same data at the same address.
 func (s *Server) Bounce(t testing.TB) {

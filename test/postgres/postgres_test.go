@@ -5,7 +5,6 @@ package postgres_test
 
 import (
 	"context"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,75 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/hyperfleet/hyperfleet/kit/pgproc"
-	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
-
-func connect(t *testing.T, address string) *pgx.Conn {
-	t.Helper()
-
-	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-
-	return conn
-}
-
-func TestDatabasesAreApart(t *testing.T) {
-	server := postgres.Start(t)
-	one, other := server.Database(t), server.Database(t)
-
-	if _, err := connect(t, one).Exec(t.Context(), "create table things (id int)"); err != nil {
-		t.Fatal(err)
-	}
-
-	var tables int
-	if err := connect(t, other).QueryRow(t.Context(), "select count(*) from pg_tables where tablename = 'things'").
-		Scan(&tables); err != nil {
-		t.Fatal(err)
-	}
-
-	if tables != 0 {
-		t.Error("the table of one database is in another")
-	}
-}
-
-func TestTheServerWantsItsPassword(t *testing.T) {
-	server := postgres.Start(t)
-
-	address, err := url.Parse(server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	address.User = url.UserPassword(address.User.Username(), "wrong")
-
-	if conn, err := pgx.Connect(t.Context(), address.String()); err == nil {
-		_ = conn.Close(t.Context())
-
-		t.Error("a wrong password was taken")
-	}
-}
-
-func TestDataOutlivesARestart(t *testing.T) {
-	server := postgres.Start(t)
-	address := server.Database(t)
-
-	if _, err := connect(t, address).Exec(t.Context(), "create table things (id int)"); err != nil {
-		t.Fatal(err)
-	}
-
-	server.Bounce(t)
-
-	if _, err := connect(t, address).Exec(t.Context(), "insert into things values (1)"); err != nil {
-		t.Errorf("after a restart: %v", err)
-	}
-}
 
 func TestTheServerEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 )
 
 // ErrNone is what Sum returns where a program tells no such series, yet.
@@ -45,6 +49,38 @@ func Sum(ctx context.Context, url, name, labels string) (float64, error) {
 	}
 
 	return sum(string(page), name, labels)
+}
+
+// Text is what a registry's page of metrics has.
+func Text(from prometheus.Gatherer) (string, error) {
+	families, err := from.Gather()
+
+	var out strings.Builder
+
+	for _, family := range families {
+		if _, write := expfmt.MetricFamilyToText(&out, family); write != nil {
+			err = errors.Join(err, write)
+		}
+	}
+
+	return out.String(), err
+}
+
+// Here is Sum of a registry of this process, and 0 where there is no such series.
+func Here(t testing.TB, from prometheus.Gatherer, name, labels string) float64 {
+	t.Helper()
+
+	page, err := Text(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	total, err := sum(page, name, labels)
+	if err != nil && !errors.Is(err, ErrNone) {
+		t.Fatal(err)
+	}
+
+	return total
 }
 
 func sum(page, name, labels string) (float64, error) {

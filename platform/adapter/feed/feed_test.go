@@ -4,7 +4,6 @@
 package feed_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,31 +58,9 @@ func newFleet(t *testing.T) *fleet {
 	return &fleet{t: t, url: url, api: api}
 }
 
-func (f *fleet) call(method, path string, body any) openapi.Resource {
+func (f *fleet) call(method, path string, body any) (out openapi.Resource) {
 	f.t.Helper()
-
-	text, err := json.Marshal(body)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-
-	request, err := http.NewRequestWithContext(f.t.Context(), method, f.url+client.BasePath+path, bytes.NewReader(text))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-
-	request.Header.Set("Content-Type", "application/json")
-
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	defer response.Body.Close()
-
-	var out openapi.Resource
-	if err := json.NewDecoder(response.Body).Decode(&out); err != nil || response.StatusCode > 299 {
-		f.t.Fatalf("%s %s: %d, %v", method, path, response.StatusCode, err)
-	}
+	fleetapi.Call(f.t, method, f.url, path, body, &out)
 
 	return out
 }
@@ -334,42 +311,6 @@ func TestReplicas(t *testing.T) {
 	f.eventually("the other replica goes on", f.reconciled(id, 3))
 }
 
-// TestTrouble: what fails is tried again, what nobody can handle is set aside and told, and
-// neither holds up others.
-func TestTrouble(t *testing.T) {
-	t.Parallel()
-
-	f := newFleet(t)
-	f.follow("space", nil)
-
-	dns := f.follow("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 200 * time.Millisecond })
-	bad, passing, poisoned := f.create("bad"), f.create("passing"), f.create("poisoned")
-
-	var failures atomic.Int32
-
-	fail := func(id string, generation int32) error {
-		switch {
-		case id == bad && generation == 1:
-			return errors.New("it never works")
-		case id == poisoned && generation == 1:
-			return broker.Poison(errors.New("it makes no sense"))
-		case id == passing && failures.Add(1) < 3:
-			return errors.New("not yet")
-		default:
-			return nil
-		}
-	}
-	dns.handle.Store(&fail)
-
-	for _, id := range []string{bad, passing, poisoned} {
-		f.change(id, 1)
-	}
-
-	others := f.create("others")
-	f.eventually("the others are reconciled", func() bool { return f.reconciled(others, 1)() && f.reconciled(passing, 2)() })
-	f.eventually("those changed since are reconciled", func() bool { return f.reconciled(bad, 2)() && f.reconciled(poisoned, 2)() })
-}
-
 // TestSetAside: an event that nobody can handle is not tried at the cadence of what is not
 // reconciled, until the resource changes.
 func TestSetAside(t *testing.T) {
@@ -379,12 +320,18 @@ func TestSetAside(t *testing.T) {
 	f.follow("space", nil)
 
 	dns := f.follow("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 100 * time.Millisecond })
-	poison := func(_ string, generation int32) error {
-		if generation == 1 {
-			return broker.Poison(errors.New("it makes no sense"))
-		}
 
-		return nil
+	var failures atomic.Int32
+
+	poison := func(_ string, generation int32) error {
+		switch {
+		case generation == 1:
+			return broker.Poison(errors.New("it makes no sense"))
+		case failures.Add(1) < 3:
+			return errors.New("not yet")
+		default:
+			return nil
+		}
 	}
 	dns.handle.Store(&poison)
 
@@ -401,6 +348,7 @@ func TestSetAside(t *testing.T) {
 		t.Errorf("it was tried %d times more", got-tries)
 	}
 
+	// What fails but for a while is tried again.
 	f.change(id, 2)
 	f.eventually("the change is reconciled", f.reconciled(id, 2))
 }

@@ -22,6 +22,7 @@ var update = flag.Bool("update", false, "put the diagram into the guide")
 // s is short for what most cases need.
 type s = gates.State
 
+// TestNamedCases has each reason; which states come to which decision is in TestEveryCombination.
 func TestNamedCases(t *testing.T) {
 	t.Parallel()
 
@@ -42,41 +43,20 @@ func TestNamedCases(t *testing.T) {
 		{"first event creates", s{Found: absent}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
 		{"same generation is left", s{Found: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
 		{"older object is applied", s{Found: managed, Generation: older}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
-		{"managed without a generation is applied", s{Found: managed, Generation: older}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
 		{"stale event writes nothing", s{Found: managed, Generation: newer, Retain: true, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonStale, nil},
 		{"stale event still deletes", s{Found: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
-
 		{"detach wins over delete", s{Found: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, do(gates.Detach)},
-		{"detach that failed does not delete", s{Found: managed, Detach: bad, Delete: yes}, gates.Fail, gates.ReasonGate, nil},
 		{"redelivery after detach", s{Found: detached, DeleteEvent: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
-		{"redelivery after detach, gate fails without labels", s{Found: detached, Detach: bad}, gates.Skip, gates.ReasonDetached, nil},
-		{"detached is not applied again", s{Found: detached, Generation: older}, gates.Skip, gates.ReasonDetached, nil},
-
 		{"delete goes before a false when", s{Found: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
 		{"deleted already", s{Found: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
-		{"delete all versions has no pruning", s{Found: managed, Delete: yes, Retain: true}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
 		{"a stranger's object is not deleted", s{Found: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
 		{"a stranger's object on a delete event", s{Found: unmanaged, DeleteEvent: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
-		{"a stranger's object is not applied", s{Found: unmanaged}, gates.Fail, gates.ReasonNotManaged, nil},
-		{"a stranger's object is not patched", s{Found: unmanaged, Patch: v(yes)}, gates.Fail, gates.ReasonNotManaged, nil},
 		{"create-only leaves a stranger's object", s{Found: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
-
-		{"debounce", s{Found: managed, Generation: older, When: no, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonWhen, nil},
-		{"debounce still prunes", s{Found: managed, When: no, Retain: true}, gates.Skip, gates.ReasonWhen, do(gates.Prune)},
-		{"recreate goes before patch and apply.when", s{Found: managed, Recreate: yes, Patch: v(yes), Apply: no}, gates.Act, gates.ReasonRecreate, do(gates.Recreate)},
 		{"recreate with retention prunes", s{Found: managed, Recreate: yes, Retain: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
-		{"recreate is not reached without an object", s{Found: absent, Recreate: bad, Patch: v(bad)}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
 		{"recreate waits for the deletion", s{Found: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"recreate beside one that is being deleted", s{Found: deleting, Recreate: yes, Retain: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
 		{"nothing is applied to what is being deleted", s{Found: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
-
 		{"patches in order, no apply", s{Found: managed, Generation: older, Patch: v(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
-		{"a patch gate that failed stops the others", s{Found: managed, Patch: v(yes, bad)}, gates.Fail, gates.ReasonGate, nil},
-		{"no patch, so apply", s{Found: managed, Generation: older, Patch: v(no)}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
 		{"patch-only without a patch", s{Found: managed, Generation: older, PatchOnly: true, Patch: v(no)}, gates.Skip, gates.ReasonNoManifest, nil},
-		{"patch-only without an object", s{Found: absent, PatchOnly: true, Patch: v(yes)}, gates.Skip, gates.ReasonNoManifest, nil},
-		{"create-only", s{Found: managed, Generation: older, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
-		{"apply.when failed", s{Found: absent, Apply: bad, Retain: true}, gates.Fail, gates.ReasonGate, nil},
 	}
 
 	for _, test := range cases {

@@ -157,8 +157,6 @@ func TestTries(t *testing.T) {
 		pauses     []time.Duration
 		status     int
 	}{
-		"at once":                        {answers: []int{200}},
-		"after an outage":                {answers: []int{503, 200}, pauses: []time.Duration{second}},
 		"408 and 429 pass as well":       {answers: []int{408, 429, 201}, pauses: []time.Duration{second, 2 * second}},
 		"three tries are the default":    {answers: []int{500, 500, 500}, pauses: []time.Duration{second, 2 * second}, status: 500},
 		"linear":                         {answers: []int{500, 500, 500, 200}, attempts: 4, backoff: "linear", pauses: []time.Duration{second, 2 * second, 3 * second}},
@@ -337,15 +335,13 @@ func TestGoneIsOneAnswerAlone(t *testing.T) {
 		status      int
 		gone        bool
 	}{
-		"no such resource":        {"application/problem+json", problem("HYPERFLEET-NTF-001"), 404, true},
-		"with a charset":          {"application/problem+json; charset=utf-8", problem("HYPERFLEET-NTF-001"), 404, true},
-		"no such route":           {"application/problem+json", problem("HYPERFLEET-NTF-000"), 404, false},
-		"no body":                 {"", "", 404, false},
-		"a page of a proxy":       {"text/html", "<h1>404</h1>", 404, false},
-		"another media type":      {"application/json", problem("HYPERFLEET-NTF-001"), 404, false},
-		"cut off":                 {"application/problem+json", problem("HYPERFLEET-NTF-001")[:40], 404, false},
-		"another status":          {"application/problem+json", problem("HYPERFLEET-NTF-001"), 410, false},
-		"a problem of the server": {"application/problem+json", problem("HYPERFLEET-NTF-001"), 500, false},
+		"no such resource":   {"application/problem+json", problem("HYPERFLEET-NTF-001"), 404, true},
+		"with a charset":     {"application/problem+json; charset=utf-8", problem("HYPERFLEET-NTF-001"), 404, true},
+		"no such route":      {"application/problem+json", problem("HYPERFLEET-NTF-000"), 404, false},
+		"no body":            {"", "", 404, false},
+		"another media type": {"application/json", problem("HYPERFLEET-NTF-001"), 404, false},
+		"cut off":            {"application/problem+json", problem("HYPERFLEET-NTF-001")[:40], 404, false},
+		"another status":     {"application/problem+json", problem("HYPERFLEET-NTF-001"), 410, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

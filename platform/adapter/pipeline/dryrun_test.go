@@ -39,9 +39,7 @@ func readDryRun(t *testing.T, name string) []byte {
 	}
 
 	data, err := os.ReadFile(filepath.Join("..", "dryrun", "testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return data
 }
@@ -56,9 +54,7 @@ func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 	}
 
 	loaded, err := task.LoadFile(taskFile, demo(), task.WithClock(clock))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return dryrun.Options{
 		Task: loaded, Deployment: demo(), Version: "1.2.3", Event: readDryRun(t, "event.json"),
@@ -71,19 +67,29 @@ func golden(t *testing.T, name string, got []byte) {
 
 	path := filepath.Join("..", "dryrun", "testdata", "golden", name)
 	if *update {
-		if err := os.WriteFile(path, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, got, 0o600))
 	}
 
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", name, diff)
 	}
+}
+
+// play runs a dry run, and gives its report and the text of it.
+func play(t *testing.T, options dryrun.Options, verbose bool) (*dryrun.Report, string) {
+	t.Helper()
+
+	report, err := dryrun.Run(t.Context(), options)
+	must(t, err)
+
+	var text bytes.Buffer
+
+	must(t, report.Text(&text, verbose))
+
+	return report, text.String()
 }
 
 func TestDryRunGolden(t *testing.T) {
@@ -105,23 +111,12 @@ func TestDryRunGolden(t *testing.T) {
 			options := dryRunOptions(t, "task.yaml")
 			options.Responses, options.Discovery = readDryRun(t, tc.responses), readDryRun(t, tc.discovery)
 
-			report, err := dryrun.Run(t.Context(), options)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			var text bytes.Buffer
-			if err := report.Text(&text, tc.verbose); err != nil {
-				t.Fatal(err)
-			}
-
-			golden(t, name+".txt", text.Bytes())
+			report, text := play(t, options, tc.verbose)
+			golden(t, name+".txt", []byte(text))
 
 			var encoded bytes.Buffer
-			if err := report.JSON(&encoded); err != nil {
-				t.Fatal(err)
-			}
 
+			must(t, report.JSON(&encoded))
 			golden(t, name+".json", encoded.Bytes())
 		})
 	}
@@ -131,30 +126,18 @@ func TestDryRunGolden(t *testing.T) {
 func TestDryRunTakesUpstreamsObjects(t *testing.T) {
 	t.Parallel()
 
-	var (
-		ours  map[string]json.RawMessage
-		texts [2]bytes.Buffer
-	)
+	var ours map[string]json.RawMessage
 	if err := json.Unmarshal(readDryRun(t, "existing.json"), &ours); err != nil || len(ours) != 1 {
 		t.Fatal(err, ours)
 	}
 
-	for i, objects := range [][]byte{readDryRun(t, "existing.json"), ours["existing"]} {
-		options := dryRunOptions(t, "task.yaml")
-		options.Responses, options.Discovery = readDryRun(t, "responses.json"), objects
+	options := dryRunOptions(t, "task.yaml")
+	options.Responses, options.Discovery = readDryRun(t, "responses.json"), readDryRun(t, "existing.json")
+	_, want := play(t, options, true)
 
-		report, err := dryrun.Run(t.Context(), options)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		if err := report.Text(&texts[i], true); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	if diff := cmp.Diff(texts[0].String(), texts[1].String()); diff != "" {
-		t.Error(diff)
+	options.Discovery = ours["existing"]
+	if _, got := play(t, options, true); got != want {
+		t.Error(cmp.Diff(want, got))
 	}
 }
 
@@ -188,31 +171,21 @@ func TestDryRunSaysWhatItPassedOver(t *testing.T) {
 			text := strings.Replace(string(readDryRun(t, "task.yaml")), `by_name: "{{ .clusterId }}-job"}`, `by_selectors: {label_selector: `+
 				`{hyperfleet.io/adapter: "{{ .adapter.name }}", hyperfleet.io/resource-id: "{{ .clusterId }}"}}}`, 1)
 
-			if err := os.WriteFile(byLabels, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(byLabels, []byte(text), 0o600))
 
 			options := dryRunOptions(t, byLabels)
 			options.Deployment, options.Responses = tc.deployment, readDryRun(t, "responses.json")
 			options.Discovery = []byte(`{"existing":{"x":` + tc.discovery + `}}`)
 
-			report, err := dryrun.Run(t.Context(), options)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			var said bytes.Buffer
-			if err := report.Text(&said, false); err != nil {
-				t.Fatal(err)
-			}
+			_, said := play(t, options, false)
 
 			for _, want := range tc.want {
-				if !strings.Contains(said.String(), want) {
-					t.Errorf("it does not say %q:\n%s", want, &said)
+				if !strings.Contains(said, want) {
+					t.Errorf("it does not say %q:\n%s", want, said)
 				}
 			}
 
-			if assumed := strings.Contains(said.String(), "assumed"); assumed != (tc.deployment == nil) {
+			if assumed := strings.Contains(said, "assumed"); assumed != (tc.deployment == nil) {
 				t.Errorf("it says that the name is assumed: %v", assumed)
 			}
 		})

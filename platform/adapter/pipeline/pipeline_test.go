@@ -6,6 +6,7 @@ package pipeline_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 // usual is a task file as people write them.
@@ -134,7 +136,7 @@ func TestDeletionIsSeen(t *testing.T) {
 
 	for name, text := range map[string]string{"by the task file's call": usual, "by asking": fromResources()} {
 		cluster := w.cluster("test-deleted")
-		_ = w.do(http.MethodDelete, "/clusters/"+cluster.Id, "").Body.Close()
+		fleetapi.Call(t, http.MethodDelete, w.url, "/clusters/"+cluster.Id, "", nil)
 
 		text = strings.NewReplacer("{{ .clusterId }}", "{{ .event.id }}").Replace(text)
 
@@ -157,7 +159,7 @@ func TestDeletionIsSeen(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 
-	const page, problem = "text/html", "application/problem+json"
+	const problem = "application/problem+json"
 
 	for name, tc := range map[string]struct {
 		task      string
@@ -173,7 +175,6 @@ func TestOutcomes(t *testing.T) {
 		"the cluster is away":              {task: usual, objects: failing(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
 		"refused, and nobody says so":      {task: silent(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
 		"refused, and the author says yes": {task: eager(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
-		"away, and nobody says so":         {task: silent(), objects: failing(errclass.Transient), want: "failed resources again", available: "False ResourcesFailed", framework: true},
 		"refused, and the API is down for reports": {
 			task: silent(), objects: failing(errclass.Permanent), fault: func(w *world) { w.down(reports, 503, "", "") },
 			want: "failed resources again", available: "none", framework: true,
@@ -186,10 +187,6 @@ func TestOutcomes(t *testing.T) {
 		}, want: "success  done", available: "none"},
 		"a required param is missing": {
 			task: "params: [{name: zone, source: event.zone, required: true}]\n",
-			want: "failed params done", available: "False ParamsFailed", framework: true,
-		},
-		"a param is no number": {
-			task: "params: [{name: n, source: event.id, type: int, required: true}]\n",
 			want: "failed params done", available: "False ParamsFailed", framework: true,
 		},
 		"an optional param is missing": {task: "params: [{name: zone, source: event.zone}]\n", want: "success  done", available: "none"},
@@ -212,10 +209,7 @@ func TestOutcomes(t *testing.T) {
 		"the API is down":                {task: usual, fault: func(w *world) { w.down(everything, 503, "", "") }, want: "failed preconditions again", available: "none", framework: true},
 		"the API is down for reads":      {task: usual, fault: func(w *world) { w.down(reads, 503, "", "") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
 		"the API is down for reports":    {task: usual, fault: func(w *world) { w.down(reports, 503, "", "") }, want: "failed post_actions again", available: "none"},
-		"404 without a body":             {task: usual, fault: func(w *world) { w.down(reads, 404, "", "") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
-		"404 of a proxy":                 {task: usual, fault: func(w *world) { w.down(reads, 404, page, "<h1>404</h1>") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
 		"no such route":                  {task: usual, fault: func(w *world) { w.down(reads, 404, problem, noRoute) }, want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
-		"a page in place of an answer":   {task: usual, fault: func(w *world) { w.down(reads, 200, page, "<h1>hello</h1>") }, want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
 		"the API does not let us":        {task: usual, fault: func(w *world) { w.down(reads, 403, problem, "{}") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
 		"another resource is gone":       {task: strings.Replace(usual, `clusters/{{ .clusterId }}"}`, `clusters/`+uuid.NewString()+`"}`, 1), want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
 		"an optional call without a 404": {task: "params: [{name: x, source: {api_call: {method: GET, url: 'clusters/{{ .event.id }}'}}, default: 1}]\n", fault: func(w *world) { w.down(reads, 500, "", "") }, want: "failed params again", available: "False ParamsFailed", framework: true},
@@ -251,6 +245,10 @@ func TestOutcomes(t *testing.T) {
 			}
 
 			w.down(func(*http.Request) bool { return false }, 0, "", "")
+
+			if status := w.status(cluster.Id); name == "refused, and nobody says so" && !strings.Contains(fmt.Sprint(*status), "admission says no") {
+				t.Errorf("it is not told why: %+v", *status)
+			}
 
 			if got := w.available(cluster.Id); got != tc.available {
 				t.Errorf("reported %q, want %q", got, tc.available)
@@ -340,17 +338,11 @@ func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
 	const kind = "io.hyperfleet.cluster.reconcile"
 
 	for name, tc := range map[string]struct{ kind, data string }{
-		"another type":            {"com.example.thing", `{"id":"a","generation":1}`},
 		"a type without a kind":   {"io.hyperfleet.reconcile", `{"id":"a","generation":1}`},
-		"upstream's without one":  {"com.redhat.hyperfleet.reconcile", `{"id":"a","generation":1}`},
 		"no id":                   {kind, `{"generation":1}`},
 		"an id that can't be one": {kind, `{"id":"../x","generation":1}`},
-		"an id that is a number":  {kind, `{"id":7,"generation":1}`},
 		"no generation":           {kind, `{"id":"a"}`},
-		"generation 0":            {kind, `{"id":"a","generation":0}`},
 		"a generation as a text":  {kind, `{"id":"a","generation":"1"}`},
-		"half a generation":       {kind, `{"id":"a","generation":1.5}`},
-		"an endless generation":   {kind, `{"id":"a","generation":99999999999}`},
 		"no object":               {kind, `[1]`},
 	} {
 		result := handle.Handle(t.Context(), eventOf(tc.kind, tc.data))
@@ -429,7 +421,7 @@ func TestAnEventOfAnOlderGenerationChangesNothing(t *testing.T) {
 
 			w := newWorld(t)
 			cluster := w.cluster("test-one")
-			_ = w.do(http.MethodPatch, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver"}}`).Body.Close()
+			fleetapi.Call(t, http.MethodPatch, w.url, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver"}}`, nil)
 
 			touched := false
 			handle := w.pipeline(text, func(context.Context, resources.Input) (resources.Result, error) {

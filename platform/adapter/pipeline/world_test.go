@@ -7,12 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -106,37 +104,12 @@ func reads(r *http.Request) bool { return r.Method == http.MethodGet }
 
 func reports(r *http.Request) bool { return r.Method == http.MethodPut }
 
-func (w *world) do(method, path, body string) *http.Response {
-	w.t.Helper()
-
-	request, err := http.NewRequestWithContext(w.t.Context(), method, w.url+"/api/hyperfleet/v1"+path, strings.NewReader(body))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	request.Header.Set("Content-Type", "application/json")
-
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-
-	return response
-}
-
 // cluster makes one in the API.
-func (w *world) cluster(name string) openapi.Resource {
+func (w *world) cluster(name string) (out openapi.Resource) {
 	w.t.Helper()
 
-	name = fmt.Sprintf("%s-%d", name, names.Add(1))
-
-	response := w.do(http.MethodPost, "/clusters", `{"name":"`+name+`","spec":{"tier":"gold"}}`)
-	defer response.Body.Close()
-
-	var out openapi.Resource
-	if body, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusCreated || json.Unmarshal(body, &out) != nil {
-		w.t.Fatalf("create cluster: %d %s", response.StatusCode, body)
-	}
+	body := fmt.Sprintf(`{"name":"%s-%d","spec":{"tier":"gold"}}`, name, names.Add(1))
+	fleetapi.Call(w.t, http.MethodPost, w.url, "/clusters", body, &out)
 
 	return out
 }
@@ -236,4 +209,12 @@ func eventOf(kind, data string) cloudevents.Event {
 	}
 
 	return out
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
 }

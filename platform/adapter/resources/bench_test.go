@@ -4,116 +4,144 @@
 package resources_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
-	"strconv"
+	"io"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/uuid"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
-// BenchmarkNoChange handles events that change nothing, with one read each out of the
-// cache, several gates and two labels to render, on all processors. It prints events a
-// second, and how many times the floor that is: a bare cached read with the decoding of
-// an event's JSON, measured in the same run.
+// BenchmarkNoChange plays events that change nothing through the whole adapter, from the
+// queue to the end: the resource is read from an API that answers at once, the object
+// from the watch of a real cluster, and the status is reported. It prints events a second,
+// and which share of the queue's own pace that is.
 func BenchmarkNoChange(b *testing.B) {
-	f := newFleet(b, `
-  - name: config
-    when: {expression: "!flag || deleting"}
-    discovery: {namespace: "{{ .ns }}", by_name: "web-{{ .serial }}"}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: "web-{{ .serial }}", namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
-      recreate: {when: {expression: "resources.?config.hasValue() && dig(resources.config, 'data.value') == 'recreate'"}}
-      detach: {when: {expression: "deleting && flag"}}
-      delete: {when: {expression: deleting}}
-`)
+	const many = 100
 
-	const objects = 100
+	w := newWhole(b, env.Namespace(b), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
 
-	inputs := make([]resources.Input, objects)
-	for i := range inputs {
-		inputs[i] = f.input(event{generation: 1, value: "a", serial: strconv.Itoa(i)})
-		if result, err := resources.Run(b.Context(), inputs[i]); err != nil || result.Err() != nil {
-			b.Fatal(err, result.Err())
+		rw.Header().Set("Content-Type", "application/json")
+
+		if r.Method == http.MethodPut {
+			rw.WriteHeader(http.StatusCreated)
+			fmt.Fprint(rw, `{}`)
+
+			return
+		}
+
+		id := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		fmt.Fprintf(rw, `{"id":%q,"kind":"Cluster","name":"c","generation":1,"spec":{"tier":"gold"}}`, id)
+	}))
+
+	ids := make([]string, many)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7()).String()
+
+		if result := w.handle(b.Context(), reconcile(ids[i], 1)); result.Failure != nil {
+			b.Fatal(result.Failure)
 		}
 	}
 
-	refs := cachedRefs(b, f, objects)
-
-	floor := rate(b, func(i int) { bare(b, refs[i%objects]) })
-	b.ResetTimer()
-
-	events := rate(b, func(i int) {
-		result, err := resources.Run(b.Context(), inputs[i%objects])
-		if err != nil || result.Outcomes[0].Reason != "GenerationUnchanged" {
-			b.Error(err, short(result))
+	// The watch catches up, and the second event finds everything there.
+	for end := time.Now().Add(patience); ; {
+		result := w.handle(b.Context(), reconcile(ids[many-1], 1))
+		if result.Failure == nil && result.Resources.Outcomes[0].Operation == "none" || time.Now().After(end) {
+			break
 		}
+	}
+
+	b.Run("queue", func(b *testing.B) { pace(b, ids, func(context.Context, cloudevents.Event) error { return nil }) })
+
+	alone := play(b, ids, 1000, func(context.Context, cloudevents.Event) error { return nil })
+
+	b.Run("adapter", func(b *testing.B) {
+		all := pace(b, ids, func(ctx context.Context, event cloudevents.Event) error {
+			result := w.handle(ctx, event)
+			if result.Status != pipeline.Success || len(result.Resources.Outcomes) != 1 || result.Resources.Outcomes[0].Operation != "none" {
+				b.Errorf("%s %v", result.Status, result.Failure)
+			}
+
+			return result.Err
+		})
+		b.ReportMetric(all/alone, "of-queue")
+	})
+}
+
+func pace(b *testing.B, ids []string, handle broker.Handler) float64 {
+	b.Helper()
+
+	perSecond := play(b, ids, b.N, handle)
+	b.ReportMetric(perSecond, "events/s")
+
+	return perSecond
+}
+
+// play puts n events in line and waits until each was handled.
+func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
+	b.Helper()
+
+	through := newSource(b, platform.Broker{Parallelism: 8})
+	ctx, cancel := context.WithCancel(b.Context())
+
+	var subscription, left sync.WaitGroup
+
+	hears := make(chan struct{})
+
+	subscription.Go(func() {
+		through.Run(ctx, func(ctx context.Context, event cloudevents.Event) error {
+			if event.ID() == "ping" {
+				close(hears)
+
+				return nil
+			}
+			defer left.Done()
+
+			return handle(ctx, event)
+		})
 	})
 
-	b.ReportMetric(events, "events/s")
-	b.ReportMetric(floor/events, "times-the-floor")
-	b.ReportMetric(0, "ns/op")
+	ping := numbered("ping", 0)
+	ping.SetID("ping")
+	through.Add(ping)
+	<-hears
+
+	left.Add(n)
+	b.ResetTimer()
+
+	begin := time.Now()
+
+	for i := range n {
+		through.Add(numbered(ids[i%len(ids)], i))
+	}
+
+	left.Wait()
+
+	took := time.Since(begin)
+
+	b.StopTimer()
+	cancel()
+	subscription.Wait()
+
+	return float64(n) / took.Seconds()
 }
 
-// cachedRefs waits until all objects are read out of the cache.
-func cachedRefs(b *testing.B, f *fleet, objects int) []transport.Ref {
-	b.Helper()
+// numbered events are all different, so that none is folded.
+func numbered(id string, n int) cloudevents.Event {
+	out := reconcile(id, 1)
+	data, _ := json.Marshal(map[string]any{"id": id, "kind": "Cluster", "generation": 1, "n": n})
+	_ = out.SetData("application/json", json.RawMessage(data))
 
-	refs := make([]transport.Ref, objects)
-
-	for i := range refs {
-		refs[i] = transport.Ref{GVK: f.configMap("").GroupVersionKind(), Namespace: f.ns, Name: fmt.Sprintf("web-%d", i)}
-
-		eventually(b, "the cache has the object", func() bool {
-			object, err := one(b.Context(), clients[transport.Kubernetes], refs[i], transport.Cached)
-
-			return err == nil && object.GetManagedFields() == nil
-		})
-	}
-
-	return refs
-}
-
-func bare(b *testing.B, ref transport.Ref) {
-	b.Helper()
-
-	var decoded map[string]any
-
-	data := []byte(`{"id":"0199f1c8-6d52-7b1c-9d0e-0a7d2f3b4c5d","kind":"Cluster","generation":1,"href":"/api/hyperfleet/v1/clusters/1"}`)
-	if err := json.Unmarshal(data, &decoded); err != nil {
-		b.Error(err)
-	}
-
-	if _, err := one(b.Context(), clients[transport.Kubernetes], ref, transport.Cached); err != nil {
-		b.Error(err)
-	}
-}
-
-// rate calls do b.N times on all processors and gives calls a second.
-func rate(b *testing.B, do func(i int)) float64 {
-	b.Helper()
-
-	workers := runtime.GOMAXPROCS(0)
-	start := time.Now()
-
-	var wg sync.WaitGroup
-	for worker := range workers {
-		wg.Go(func() {
-			for i := worker; i < b.N; i += workers {
-				do(i)
-			}
-		})
-	}
-
-	wg.Wait()
-
-	return float64(b.N) / time.Since(start).Seconds()
+	return out
 }

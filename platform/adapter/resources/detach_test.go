@@ -20,11 +20,10 @@ import (
 func TestDetach(t *testing.T) {
 	t.Parallel()
 
+	detached := simple("detach: deleting && flag")
+
 	for name, taskFile := range map[string]string{
-		"by name": strings.Replace(simple, "lifecycle:", "lifecycle:\n      detach: {when: {expression: deleting && flag}}", 1),
-		"by labels": strings.Replace(
-			strings.Replace(simple, "by_name: web", `by_selectors: {label_selector: {"hyperfleet.io/resource-id": "{{ .id }}"}}`, 1),
-			"lifecycle:", "lifecycle:\n      detach: {when: {expression: deleting && flag}}", 1),
+		"by name": detached, "by labels": strings.Replace(detached, "by_name: web", ofResource, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +58,7 @@ func TestDetach(t *testing.T) {
 func TestWhatACacheSaysIsReadAgain(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
+	f := newFleet(t, simple())
 	f.want(event{generation: 1, value: "a"}, "create/Absent")
 
 	live := f.get(f.configMap("web"))
@@ -68,14 +67,12 @@ func TestWhatACacheSaysIsReadAgain(t *testing.T) {
 	f.behind.SetAnnotations(nil)
 	f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
 
-	if err := env.Client.Delete(t.Context(), live.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Delete(t.Context(), live.DeepCopy()))
 
 	now := metav1.Now()
 	f.behind = live.DeepCopy()
 	f.behind.SetDeletionTimestamp(&now)
-	f.task = load(t, strings.Replace(simple, "expression: deleting", "expression: deleting && flag", 1))
+	f.task = load(t, entry("config", "web", "delete: deleting && flag"))
 	f.want(event{generation: 1, value: "b"}, "create/Absent")
 }
 
@@ -84,10 +81,7 @@ func TestWhatACacheSaysIsReadAgain(t *testing.T) {
 func TestWithoutLabelAndMarkItIsNobodys(t *testing.T) {
 	t.Parallel()
 
-	byLabel := strings.NewReplacer("by_name: web", "by_selectors: {label_selector: {app: web}}",
-		"{name: web,", "{name: web, labels: {app: web},").Replace(simple)
-
-	for name, taskFile := range map[string]string{"by name": simple, "by label": byLabel} {
+	for name, taskFile := range map[string]string{"by name": simple(), "by label": byLabel(simple())} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -101,9 +95,7 @@ func TestWithoutLabelAndMarkItIsNobodys(t *testing.T) {
 			live.SetLabels(map[string]string{"app": "web"})
 			live.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
 
-			if err := env.Client.Update(t.Context(), live); err != nil {
-				t.Fatal(err)
-			}
+			must(t, env.Client.Update(t.Context(), live))
 
 			eventually(t, "it is nobody's", func() bool {
 				return strings.Contains(fmt.Sprint(f.run(event{generation: 2, value: "b"}).Err()), "neither label")
@@ -129,29 +121,16 @@ func (f *fleet) absent(result resources.Result) {
 	}
 }
 
-// A detached object is not taken back by later events.
-func TestDetachedIsNotAppliedAgain(t *testing.T) {
-	t.Parallel()
-
-	f := newFleet(t, strings.Replace(simple, "lifecycle:", "lifecycle:\n      detach: {when: {expression: flag}}", 1))
-	f.want(event{generation: 1, value: "a"}, "create/Absent")
-	f.want(event{generation: 1, flag: true}, "detach/DetachGate")
-	f.want(event{generation: 2, value: "b"}, "none/Detached")
-}
-
 // What labels find of somebody else's is passed over, and it is said so.
 func TestWhatIsPassedOverIsSaid(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, strings.NewReplacer("by_name: web", "by_selectors: {label_selector: {app: web}}",
-		"{name: web,", "{name: web, labels: {app: web},").Replace(simple))
+	f := newFleet(t, byLabel(simple()))
 
 	other := f.configMap("other")
 	other.SetLabels(map[string]string{"app": "web", adapter.LabelAdapter: "another"})
 
-	if err := env.Client.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), other))
 
 	result := f.want(event{generation: 1, value: "a"}, "create/Absent")
 	if got := result.Outcomes[0].Message; !strings.Contains(got, `other is passed over: it is of adapter "another"`) {

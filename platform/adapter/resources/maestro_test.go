@@ -4,13 +4,23 @@
 package resources_test
 
 import (
+	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/sim/ocm"
 	"github.com/hyperfleet/hyperfleet/sim/ocm/ocmtest"
 )
@@ -37,8 +47,7 @@ const onSpoke = `
           - resourceIdentifier: {group: "", resource: configmaps, name: web, namespace: "{{ .serial }}"}
             feedbackRules: [{type: JSONPaths, jsonPaths: [{name: value, path: .data.value}]}]
     lifecycle:
-      detach: {when: {expression: deleting && flag}}
-      delete: {when: {expression: deleting}, propagationPolicy: POLICY}
+      delete: {when: {expression: deleting}, propagationPolicy: Orphan}
   - name: after
     discovery: {namespace: "{{ .ns }}", by_name: after}
     manifest:
@@ -52,17 +61,6 @@ const onSpoke = `
       delete: {when: {expression: "deleting && !resources.?work.hasValue()"}}
 `
 
-func newSpoke(t *testing.T, policy string) (*fleet, string) {
-	t.Helper()
-
-	f := newFleet(t, strings.Replace(onSpoke, "POLICY", policy, 1))
-	home := env.Namespace(t)
-
-	ocmtest.New(t, ocm.Options{Hub: env.Config, Cluster: f.ns, Interval: 100 * time.Millisecond})
-
-	return f, home
-}
-
 func (f *fleet) work() *unstructured.Unstructured {
 	return f.get(f.object("work.open-cluster-management.io/v1", "ManifestWork", "app"))
 }
@@ -70,7 +68,9 @@ func (f *fleet) work() *unstructured.Unstructured {
 func TestManifestWork(t *testing.T) {
 	t.Parallel()
 
-	f, home := newSpoke(t, "Background")
+	f, home := newFleet(t, onSpoke), env.Namespace(t)
+	ocmtest.New(t, ocm.Options{Hub: env.Config, Cluster: f.ns, Interval: 100 * time.Millisecond})
+
 	inside := f.configMap("web")
 	inside.SetNamespace(home)
 
@@ -102,53 +102,8 @@ func TestManifestWork(t *testing.T) {
 		return f.work() == nil && f.get(f.configMap("after")) == nil
 	})
 
-	if f.get(inside) != nil {
-		t.Error("the object inside is left")
-	}
-}
-
-func TestManifestWorkOrphan(t *testing.T) {
-	t.Parallel()
-
-	f, home := newSpoke(t, "Orphan")
-	inside := f.configMap("web")
-	inside.SetNamespace(home)
-
-	f.want(event{generation: 1, value: "a", serial: home}, "create/Absent", "none/ApplyWhenFalse")
-	eventually(t, "the object comes", func() bool { return f.get(inside) != nil })
-
-	eventually(t, "the work goes", func() bool {
-		f.run(event{generation: 2, value: "none", deleting: true, serial: home})
-
-		return f.work() == nil
-	})
-
 	if f.get(inside) == nil {
-		t.Error("the object inside went with the work")
-	}
-}
-
-// Detaching frees the work, not what is in it.
-func TestManifestWorkDetach(t *testing.T) {
-	t.Parallel()
-
-	f, home := newSpoke(t, "Background")
-	inside := f.configMap("web")
-	inside.SetNamespace(home)
-
-	f.want(event{generation: 1, value: "a", serial: home}, "create/Absent", "none/ApplyWhenFalse")
-	eventually(t, "the object comes", func() bool { return f.get(inside) != nil })
-
-	f.want(event{generation: 2, value: "none", deleting: true, flag: true, serial: home}, "detach/DetachGate", "none/ApplyWhenFalse")
-
-	if got := f.work(); len(got.GetLabels()) != 0 {
-		t.Errorf("the work has labels %v", got.GetLabels())
-	}
-
-	f.want(event{generation: 2, value: "none", deleting: true, flag: true, serial: home}, "none/Detached", "none/ApplyWhenFalse")
-
-	if f.get(inside) == nil {
-		t.Error("the object inside is gone")
+		t.Error("the object inside went with the work, whose policy is Orphan")
 	}
 }
 
@@ -166,8 +121,7 @@ func TestManifestWorkRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			taskFile := strings.Replace(onSpoke, "POLICY", "Background", 1)
-			f := newFleet(t, strings.Replace(taskFile, tc.change, tc.to, 1))
+			f := newFleet(t, strings.Replace(onSpoke, tc.change, tc.to, 1))
 
 			result := f.run(event{generation: 1, value: "a", serial: "default"})
 			if err := result.Err(); err == nil || !strings.Contains(err.Error(), tc.says) {
@@ -178,5 +132,352 @@ func TestManifestWorkRefused(t *testing.T) {
 				t.Error("it was made all the same")
 			}
 		})
+	}
+}
+
+// nested is a manifest inside of a work.
+func nested(name string, annotations map[string]any) map[string]any {
+	metadata := map[string]any{"name": name, "namespace": "home"}
+	if annotations != nil {
+		metadata["annotations"] = annotations
+	}
+
+	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+}
+
+func work(cluster, generation string, manifests ...any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{
+			"name": "app", "namespace": cluster,
+			"labels":      map[string]any{adapter.LabelAdapter: "dns"},
+			"annotations": map[string]any{adapter.AnnotationGeneration: generation},
+		},
+		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
+	}}
+	o.SetGroupVersionKind(task.ManifestWork())
+
+	return o
+}
+
+// generations are those of the manifests in a work.
+func generations(t *testing.T, work *unstructured.Unstructured) []string {
+	t.Helper()
+
+	list, _, err := unstructured.NestedSlice(work.Object, "spec", "workload", "manifests")
+	must(t, err)
+
+	var found []string
+
+	for _, item := range list {
+		object, _ := item.(map[string]any)
+		manifest := &unstructured.Unstructured{Object: object}
+		found = append(found, manifest.GetName()+"="+manifest.GetAnnotations()[adapter.AnnotationGeneration])
+	}
+
+	return found
+}
+
+func TestHubWorks(t *testing.T) {
+	t.Parallel()
+
+	c, cluster := clients[transport.Maestro], env.Namespace(t)
+	first := work(cluster, "1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "7"}))
+
+	must(t, maestro.Complete(first))
+
+	made, err := c.Create(t.Context(), first)
+	must(t, err)
+
+	if diff := cmp.Diff([]string{"one=1", "two=7"}, generations(t, made)); diff != "" {
+		t.Errorf("made: %s", diff)
+	}
+
+	// The hub's own and others' labels stay, the spec is the manifest's.
+	ref := transport.RefTo(made)
+
+	labelled, err := c.Patch(t.Context(), ref, map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"theirs": "x"}},
+		"spec":     map[string]any{"deleteOption": map[string]any{"propagationPolicy": "Orphan"}},
+	})
+	must(t, err)
+
+	applied, _, err := c.Apply(t.Context(), labelled, work(cluster, "2", nested("one", nil)))
+	must(t, err)
+
+	if diff := cmp.Diff([]string{"one="}, generations(t, applied)); diff != "" || applied.GetLabels()["theirs"] != "x" {
+		t.Errorf("applied: %s, labels %v", diff, applied.GetLabels())
+	}
+
+	if _, there, _ := unstructured.NestedMap(applied.Object, "spec", "deleteOption"); there {
+		t.Error("what the manifest does not say is still in the spec")
+	}
+
+	if _, _, err := c.Apply(t.Context(), labelled, work(cluster, "3")); !errors.Is(err, transport.ErrConflict) {
+		t.Errorf("apply on a stale read: %v", err)
+	}
+
+	found, err := c.Find(t.Context(), transport.Query{
+		GVK: task.ManifestWork(), Namespace: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
+	}, transport.Live)
+	if err != nil || len(found) != 1 {
+		t.Errorf("Find() = %d, %v", len(found), err)
+	}
+}
+
+// What becomes of the objects on the cluster is set before the work is deleted.
+func TestHubDeleteSetsTheOption(t *testing.T) {
+	t.Parallel()
+
+	for policy, want := range map[metav1.DeletionPropagation]string{
+		metav1.DeletePropagationBackground: "SelectivelyOrphan",
+		metav1.DeletePropagationForeground: "Foreground",
+		metav1.DeletePropagationOrphan:     "Orphan",
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+
+			c, cluster := clients[transport.Maestro], env.Namespace(t)
+			held := work(cluster, "1", nested("one", nil))
+			held.SetFinalizers([]string{"example.io/hold"})
+
+			must(t, unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"))
+
+			made, err := c.Create(t.Context(), held)
+			must(t, err)
+
+			must(t, c.Delete(t.Context(), transport.RefTo(made), policy))
+
+			got, err := one(t.Context(), c, transport.Ref{GVK: task.ManifestWork(), Namespace: cluster, Name: "app"}, transport.Live)
+			must(t, err)
+
+			option, _, _ := unstructured.NestedString(got.Object, "spec", "deleteOption", "propagationPolicy")
+			if got.GetDeletionTimestamp() == nil || option != want {
+				t.Errorf("deletion %v, option %q, want %q", got.GetDeletionTimestamp(), option, want)
+			}
+
+			if _, err := c.Patch(t.Context(), transport.RefTo(got), map[string]any{"metadata": map[string]any{"finalizers": nil}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestWorksThatCanNotBeCompleted(t *testing.T) {
+	t.Parallel()
+
+	for want, work := range map[string]*unstructured.Unstructured{
+		`"x" is no whole number`: work("c1", "x", nested("one", nil)),
+		`manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`: work("c1", "1", nested("one", nil),
+			nested("two", map[string]any{adapter.AnnotationGeneration: "0"})),
+		"manifest 1 is no object": work("c1", "1", "text"),
+	} {
+		if err := maestro.Complete(work); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Complete() = %v, want %q", err, want)
+		}
+	}
+}
+
+func TestHubCheck(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		config adapter.Maestro
+		want   string
+	}{
+		"hub":     {config: adapter.Maestro{KubeConfigPath: "hub.kubeconfig"}},
+		"gRPC":    {config: adapter.Maestro{KubeConfigPath: "hub.kubeconfig", GRPCServerAddress: "maestro:8090"}, want: "is not supported"},
+		"HTTP":    {config: adapter.Maestro{HTTPServerAddress: "http://maestro:8000"}, want: "is not supported"},
+		"nothing": {want: "set kube_config_path"},
+	} {
+		err := maestro.Check(&tc.config)
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: Check() = %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func TestHubNested(t *testing.T) {
+	t.Parallel()
+
+	labelled := func(name, generation string) map[string]any {
+		object := nested(name, map[string]any{adapter.AnnotationGeneration: generation})
+		must(t, unstructured.SetNestedField(object, "web", "metadata", "labels", "app"))
+
+		return object
+	}
+	full := work("c1", "9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), nested("d", nil))
+	full.Object["status"] = map[string]any{"resourceStatus": map[string]any{"manifests": []any{
+		map[string]any{
+			"resourceMeta":   map[string]any{"kind": "ConfigMap", "group": "", "namespace": "home", "name": "b"},
+			"statusFeedback": map[string]any{"values": []any{map[string]any{"name": "x"}}},
+			"conditions":     []any{map[string]any{"type": "Applied", "status": "True"}},
+		},
+		map[string]any{"resourceMeta": map[string]any{"kind": "Secret", "namespace": "home", "name": "b"}, "conditions": []any{}},
+	}}}
+
+	for name, tc := range map[string]struct {
+		wanted transport.Query
+		want   string
+	}{
+		"by name":               {transport.Query{Name: "a"}, "a"},
+		"by name, elsewhere":    {transport.Query{Name: "a", Namespace: "other"}, ""},
+		"highest, then by name": {transport.Query{Labels: map[string]string{"app": "web"}}, "b and what is told of it"},
+		"none":                  {transport.Query{Labels: map[string]string{"app": "db"}}, ""},
+	} {
+		found, err := maestro.Nested(full.DeepCopy(), tc.wanted)
+		must(t, err)
+
+		got := ""
+		if found != nil {
+			got = found.GetName()
+			if _, told := found.Object["statusFeedback"]; told {
+				got += " and what is told of it"
+			}
+		}
+
+		if got != tc.want {
+			t.Errorf("%s: Nested() = %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// said holds the conditions in a status to what each begins with: "type status reason, of the
+// generation: message".
+func said(t *testing.T, what string, of map[string]any, want []string) {
+	t.Helper()
+
+	list, _, err := unstructured.NestedSlice(of, "conditions")
+	if err != nil || len(list) != len(want) {
+		t.Errorf("%s: said %v, %v, want %v", what, list, err, want)
+
+		return
+	}
+
+	for i, item := range list {
+		one, _ := item.(map[string]any)
+		text := fmt.Sprintf("%s %s %s", one["type"], one["status"], one["reason"])
+
+		if one["observedGeneration"] != nil {
+			text += ", of the generation"
+		}
+
+		if text += fmt.Sprintf(": %s", one["message"]); !strings.HasPrefix(text, want[i]) {
+			t.Errorf("%s: said %q, want %q", what, text, want[i])
+		}
+	}
+}
+
+// hiding is an API server that does not show the objects of a name.
+func hiding(name string) *rest.Config {
+	out := rest.CopyConfig(env.Config)
+	out.Wrap(func(to http.RoundTripper) http.RoundTripper {
+		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+name) {
+				return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
+			}
+
+			return to.RoundTrip(r)
+		})
+	})
+
+	return out
+}
+
+// TestWhatTheAgentTells is what the real work agent was seen to say of manifests that are there, that
+// are not, and whose kind the cluster does not know or does not show: the generation is in what is
+// said of the work and of applying, and nowhere else.
+func TestWhatTheAgentTells(t *testing.T) {
+	t.Parallel()
+
+	const (
+		applied, failed      = "Applied True AppliedManifestComplete, of the generation", "Applied False AppliedManifestFailed, of the generation"
+		complete, incomplete = "Applied True AppliedManifestWorkComplete, of the generation", "Applied False AppliedManifestWorkFailed, of the generation"
+	)
+
+	f := newFleet(t, simple())
+	manifest := func(kind, name string, data any) map[string]any {
+		return map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": f.ns}, "data": data}
+	}
+	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: hiding("hidden"), Cluster: f.ns, Interval: 100 * time.Millisecond})
+	must(t, err)
+
+	t.Cleanup(agent.Close)
+
+	for name, tc := range map[string]struct {
+		manifests []any
+		want      [][]string
+		of        []string
+	}{
+		"there": {
+			[]any{manifest("ConfigMap", "there", nil)},
+			[][]string{{applied, "Available True ResourceAvailable", "StatusFeedbackSynced True NoStatusFeedbackSynced"}},
+			[]string{complete, "Available True ResourcesAvailable, of the generation: All resources are available"},
+		},
+		"unknown": {
+			[]any{manifest("Nothing", "unknown", nil), manifest("ConfigMap", "hidden", nil)},
+			[][]string{{failed, "Available Unknown IncompleteResourceMeta"}, {"Applied", "Available Unknown FetchingResourceFailed"}},
+			[]string{incomplete, "Available Unknown ResourcesStatusUnknown, of the generation: 2 of 2 resources have unknown status"},
+		},
+		"missing": {
+			[]any{manifest("ConfigMap", "missing", map[string]any{"no/key": "x"}), manifest("Nothing", "unknown", nil)},
+			[][]string{{failed, "Available False ResourceNotAvailable"}, {failed, "Available Unknown IncompleteResourceMeta"}},
+			[]string{incomplete, "Available False ResourcesNotAvailable, of the generation: 1 of 2 resources are not available"},
+		},
+	} {
+		work := work(f.ns, "1", tc.manifests...)
+		work.SetName(name)
+
+		must(t, env.Client.Create(t.Context(), work))
+
+		var manifests []any
+
+		status := map[string]any{}
+
+		eventually(t, "it tells", func() bool {
+			status, _, _ = unstructured.NestedMap(f.get(work).Object, "status")
+			manifests, _, _ = unstructured.NestedSlice(status, "resourceStatus", "manifests")
+
+			return len(manifests) == len(tc.manifests)
+		})
+
+		for i, item := range manifests {
+			said(t, name, item.(map[string]any), tc.want[i])
+		}
+
+		said(t, name, status, tc.of)
+	}
+
+	// It deletes what it has made with the work. Kubernetes' garbage collector does the rest.
+	must(t, env.Client.Delete(t.Context(), f.object("work.open-cluster-management.io/v1", "ManifestWork", "there")))
+	eventually(t, "its object goes", func() bool {
+		made := f.get(f.configMap("there"))
+
+		return made == nil || made.GetDeletionTimestamp() != nil
+	})
+}
+
+// What the hub refuses.
+func TestWhatTheHubRefuses(t *testing.T) {
+	t.Parallel()
+
+	big, unnamed, generated := nested("one", nil), nested("", nil), nested("x", map[string]any{})
+	big["data"] = map[string]any{"a": strings.Repeat("x", 500*1024)}
+	generated["metadata"].(map[string]any)["generateName"] = "x-"
+
+	for name, tc := range map[string]struct {
+		manifests []any
+		want      string
+	}{
+		"good":          {manifests: []any{nested("one", nil)}},
+		"empty":         {want: "manifests should not be empty"},
+		"no kind":       {manifests: []any{map[string]any{"metadata": map[string]any{"name": "x"}}}, want: "'Kind' is missing"},
+		"no name":       {manifests: []any{unnamed}, want: "name must be set in manifest"},
+		"generate name": {manifests: []any{generated}, want: "generateName must not be set"},
+		"big":           {manifests: []any{big}, want: "exceeds the 512000 limit"},
+	} {
+		err := ocm.Validate(work("c1", "1", tc.manifests...))
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: Validate() = %v, want %q", name, err, tc.want)
+		}
 	}
 }

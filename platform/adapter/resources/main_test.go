@@ -22,6 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -29,6 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -52,6 +54,8 @@ resources:
 var (
 	env     *kube.Env
 	clients map[string]transport.Client
+	// api is a fleet API.
+	api *fleetapi.API
 )
 
 func TestMain(m *testing.M) {
@@ -59,14 +63,16 @@ func TestMain(m *testing.M) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 
-	code := kube.Run(m, func(e *kube.Env) {
-		env = e
+	code := fleetapi.With(func(a *fleetapi.API) { api = a }, func() int {
+		return kube.Run(m, func(e *kube.Env) {
+			env = e
 
-		if err := prepare(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithControllerManager())
+			if err := prepare(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}, kube.WithCRDs("testdata/admission"))
+	}, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}})
 
 	cancel()
 	os.Exit(code)
@@ -168,9 +174,7 @@ func keysWith(t testing.TB, text string) *stamp.Keys {
 	t.Helper()
 
 	keys, err := stamp.ParseKeys([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return keys
 }
@@ -185,9 +189,7 @@ func load(t testing.TB, taskFile string) *task.Task {
 	t.Helper()
 
 	loaded, err := task.Load(fstest.MapFS{"task.yaml": {Data: []byte(params + taskFile)}}, "task.yaml", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return loaded
 }
@@ -333,4 +335,10 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-func newGenerations() *resources.Generations { return resources.NewGenerations() }
+func must(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -35,43 +35,15 @@ import (
 
 // kept is a task with an object that is applied and may be detached, one that is made anew
 // when its value changes, and one that leaves versions behind.
-const kept = `
-  - name: config
-    discovery: {namespace: "{{ .ns }}", by_name: "c-{{ .id }}"}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: "c-{{ .id }}", namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
-      detach: {when: {expression: deleting && flag}}
-      delete: {when: {expression: deleting}}
-  - name: mirror
-    discovery: {namespace: "{{ .ns }}", by_name: "m-{{ .id }}"}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: "m-{{ .id }}", namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
-      recreate: {when: {expression: "resources.?mirror.hasValue() && dig(resources.mirror, 'data.value') != value"}}
-      delete: {when: {expression: deleting}}
-  - name: history
-    discovery:
-      namespace: "{{ .ns }}"
-      by_selectors: {label_selector: {hyperfleet.io/resource-id: "{{ .id }}"}}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: "h-{{ .serial }}-{{ .id }}", namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    retention: {historyLimit: 1}
-    lifecycle:
-      delete: {when: {expression: deleting}}
-`
+func kept() string {
+	return entry("config", `"c-{{ .id }}"`, "detach: deleting && flag", "delete: deleting") +
+		entry("mirror", `"m-{{ .id }}"`, "recreate: resources.?mirror.hasValue() && dig(resources.mirror, 'data.value') != value", "delete: deleting") +
+		strings.Replace(entry("history", `"h-{{ .serial }}-{{ .id }}"`, "delete: deleting"), `by_name: "h-{{ .serial }}-{{ .id }}"`, ofResource, 1) +
+		"    retention: {historyLimit: 1}\n"
+}
 
-// world is the API's resource, the events about it, and a stranger beside its objects.
-type world struct {
+// keeper is the API's resource, the events about it, and a stranger beside its objects.
+type keeper struct {
 	*fleet
 
 	now    event
@@ -83,80 +55,78 @@ type world struct {
 	problems []string
 }
 
-func newWorld(t *testing.T, shared *fleet) *world {
+func newKeeper(t *testing.T, shared *fleet) *keeper {
 	t.Helper()
 
 	own := *shared
 	own.id = uuid.NewString()
-	w := &world{fleet: &own, now: event{generation: 1, value: "v1", serial: "1"}, reached: map[types.UID]int64{}}
-	w.events = []event{w.now}
+	k := &keeper{fleet: &own, now: event{generation: 1, value: "v1", serial: "1"}, reached: map[types.UID]int64{}}
+	k.events = []event{k.now}
 
-	w.stranger = w.configMap("s-" + w.id)
-	w.stranger.SetLabels(map[string]string{adapter.LabelAdapter: "other", adapter.LabelResourceID: w.id})
+	k.stranger = k.configMap("s-" + k.id)
+	k.stranger.SetLabels(map[string]string{adapter.LabelAdapter: "other", adapter.LabelResourceID: k.id})
 
-	if err := env.Client.Create(t.Context(), w.stranger); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), k.stranger))
 
-	return w
+	return k
 }
 
 // step does one thing.
-func (w *world) step(n int) {
-	pick := w.events[n/16%len(w.events)]
+func (k *keeper) step(n int) {
+	pick := k.events[n/16%len(k.events)]
 
 	switch n % 16 {
 	case 0, 1, 2:
-		if !w.now.deleting {
-			w.change()
+		if !k.now.deleting {
+			k.change()
 		}
 	case 3:
-		if !w.now.deleting {
-			w.now.generation++
-			w.now.deleting, w.now.flag = true, n/16%2 == 0
-			w.events = append(w.events, w.now)
+		if !k.now.deleting {
+			k.now.generation++
+			k.now.deleting, k.now.flag = true, n/16%2 == 0
+			k.events = append(k.events, k.now)
 		}
 	case 4, 5, 6: // the newest, once more
-		w.deliver(w.events[len(w.events)-1])
+		k.deliver(k.events[len(k.events)-1])
 	case 7, 8: // any, late or twice
-		w.deliver(pick)
+		k.deliver(pick)
 	case 9, 10: // two processes at once, of which one has been asleep
-		w.deliver(pick, w.events[len(w.events)-1])
+		k.deliver(pick, k.events[len(k.events)-1])
 	case 11, 12: // somebody's hand
-		w.byHand(n / 16)
+		k.byHand(n / 16)
 	case 13: // a new process, with nothing in its caches
-		w.restart()
+		k.restart()
 	default: // the adapter is killed in the middle of an event
-		w.kill(w.events[len(w.events)-1], n/16%5)
+		k.kill(k.events[len(k.events)-1], n/16%5)
 	}
 }
 
-func (w *world) change() {
-	w.now.generation++
-	w.now.value, w.now.serial = fmt.Sprintf("v%d", w.now.generation), strconv.FormatInt(w.now.generation, 10)
-	w.events = append(w.events, w.now)
+func (k *keeper) change() {
+	k.now.generation++
+	k.now.value, k.now.serial = fmt.Sprintf("v%d", k.now.generation), strconv.FormatInt(k.now.generation, 10)
+	k.events = append(k.events, k.now)
 }
 
 // handle is what a pipeline does: values are those of the API now, the generation is the
 // event's.
-func (w *world) handle(ctx context.Context, e event) resources.Result {
-	current := w.now
+func (k *keeper) handle(ctx context.Context, e event) resources.Result {
+	current := k.now
 	current.generation = e.generation
 
-	result, err := resources.Run(ctx, w.input(current))
+	result, err := resources.Run(ctx, k.input(current))
 	if err != nil && ctx.Err() == nil {
-		w.problems = append(w.problems, err.Error())
+		k.problems = append(k.problems, err.Error())
 	}
 
 	return result
 }
 
-func (w *world) deliver(events ...event) {
+func (k *keeper) deliver(events ...event) {
 	var wg sync.WaitGroup
 
 	results := make([]resources.Result, len(events))
 	for i, e := range events {
-		wg.Go(func() { results[i] = w.handle(w.Context(), e) })
+		wg.Go(func() { results[i] = k.handle(k.Context(), e) })
 	}
 
 	wg.Wait()
@@ -164,70 +134,70 @@ func (w *world) deliver(events ...event) {
 	for _, result := range results {
 		// What two do at once may fail for one of them, and is then delivered again.
 		if err := result.Err(); err != nil && (len(events) == 1 || errclass.Of(err) != errclass.Transient) {
-			w.problems = append(w.problems, fmt.Sprintf("events %v: %v", events, err))
+			k.problems = append(k.problems, fmt.Sprintf("events %v: %v", events, err))
 		}
 	}
 
-	w.forward()
+	k.forward()
 }
 
 // forward notes an object whose generation has gone back.
-func (w *world) forward() {
-	for _, name := range []string{"c-" + w.id, "m-" + w.id} {
-		object := w.get(w.configMap(name))
+func (k *keeper) forward() {
+	for _, name := range []string{"c-" + k.id, "m-" + k.id} {
+		object := k.get(k.configMap(name))
 		if object == nil {
 			continue
 		}
 
 		generation, err := stamp.Generation(object)
-		if err != nil || generation < w.reached[object.GetUID()] {
-			w.problems = append(w.problems, fmt.Sprintf("%s went from generation %d back to %d, %v",
-				name, w.reached[object.GetUID()], generation, err))
+		if err != nil || generation < k.reached[object.GetUID()] {
+			k.problems = append(k.problems, fmt.Sprintf("%s went from generation %d back to %d, %v",
+				name, k.reached[object.GetUID()], generation, err))
 		}
 
-		w.reached[object.GetUID()] = generation
+		k.reached[object.GetUID()] = generation
 	}
 }
 
-func (w *world) byHand(n int) {
-	name := []string{"c-" + w.id, "m-" + w.id, "h-" + w.now.serial + "-" + w.id}[n%3]
+func (k *keeper) byHand(n int) {
+	name := []string{"c-" + k.id, "m-" + k.id, "h-" + k.now.serial + "-" + k.id}[n%3]
 
-	object := w.get(w.configMap(name))
+	object := k.get(k.configMap(name))
 	if object == nil || object.GetLabels()[adapter.LabelAdapter] == "" {
 		return
 	}
 
 	if n/3%2 == 0 {
-		w.edit(object, `{"data":{"value":"by hand","more":"by hand"}}`)
+		k.edit(object, `{"data":{"value":"by hand","more":"by hand"}}`)
 
 		return
 	}
 
-	if err := env.Client.Delete(w.Context(), object); err != nil && !apierrors.IsNotFound(err) {
-		w.Fatal(err)
+	if err := env.Client.Delete(k.Context(), object); err != nil && !apierrors.IsNotFound(err) {
+		k.Fatal(err)
 	}
 }
 
-func (w *world) restart() {
+func (k *keeper) restart() {
 	fresh, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: adapterName})
 	if err != nil {
-		w.Fatal(err)
+		k.Fatal(err)
 	}
 
-	w.clients = map[string]transport.Client{transport.Kubernetes: fresh}
+	k.clients = map[string]transport.Client{transport.Kubernetes: fresh}
 }
 
 // kill ends an event after some writes.
-func (w *world) kill(e event, writes int) {
-	ctx, cancel := context.WithCancel(w.Context())
+func (k *keeper) kill(e event, writes int) {
+	ctx, cancel := context.WithCancel(k.Context())
 	defer cancel()
 
-	before := w.clients
-	w.clients = map[string]transport.Client{transport.Kubernetes: &mortal{
+	before := k.clients
+	k.clients = map[string]transport.Client{transport.Kubernetes: &mortal{
 		Client: before[transport.Kubernetes], left: writes, die: cancel,
 	}}
-	w.handle(ctx, e)
-	w.clients = before
+	k.handle(ctx, e)
+	k.clients = before
 }
 
 // mortal is a client whose process is killed after some writes.
@@ -258,15 +228,15 @@ func (m *mortal) Delete(ctx context.Context, ref transport.Ref, propagation meta
 }
 
 // managed are the objects that bear the resource's marks, by name, with their values.
-func (w *world) managed() map[string]string {
+func (k *keeper) managed() map[string]string {
 	list := &unstructured.UnstructuredList{}
 	list.SetAPIVersion("v1")
 	list.SetKind("ConfigMapList")
 
-	err := env.Client.List(w.Context(), list, client.InNamespace(w.ns),
-		client.MatchingLabels{adapter.LabelAdapter: adapterName, adapter.LabelResourceID: w.id})
+	err := env.Client.List(k.Context(), list, client.InNamespace(k.ns),
+		client.MatchingLabels{adapter.LabelAdapter: adapterName, adapter.LabelResourceID: k.id})
 	if err != nil {
-		w.Fatal(err)
+		k.Fatal(err)
 	}
 
 	found := map[string]string{}
@@ -280,13 +250,13 @@ func (w *world) managed() map[string]string {
 }
 
 // wrong says in what the managed objects differ from the desired ones.
-func (w *world) wrong() string {
-	found := w.managed()
+func (k *keeper) wrong() string {
+	found := k.managed()
 	want := map[string]string{}
 
-	if !w.now.deleting {
-		current := "h-" + w.now.serial + "-" + w.id
-		want = map[string]string{"c-" + w.id: w.now.value, "m-" + w.id: w.now.value, current: w.now.value}
+	if !k.now.deleting {
+		current := "h-" + k.now.serial + "-" + k.id
+		want = map[string]string{"c-" + k.id: k.now.value, "m-" + k.id: k.now.value, current: k.now.value}
 
 		// One earlier version may stay.
 		earlier := slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(name string) bool {
@@ -301,8 +271,8 @@ func (w *world) wrong() string {
 		return fmt.Sprintf("managed are %v, wanted %v", found, want)
 	}
 
-	stranger := w.get(w.stranger)
-	if stranger == nil || stranger.GetResourceVersion() != w.stranger.GetResourceVersion() {
+	stranger := k.get(k.stranger)
+	if stranger == nil || stranger.GetResourceVersion() != k.stranger.GetResourceVersion() {
 		return "the stranger's object was touched"
 	}
 
@@ -310,18 +280,18 @@ func (w *world) wrong() string {
 }
 
 // settle delivers what is due until nothing is wrong any more, with a bound.
-func (w *world) settle() string {
-	if !w.now.deleting {
+func (k *keeper) settle() string {
+	if !k.now.deleting {
 		// What was drifted by hand comes back with the next generation.
-		w.change()
+		k.change()
 	}
 
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		w.deliver(w.events[len(w.events)-1])
+		k.deliver(k.events[len(k.events)-1])
 
-		wrong := w.wrong()
-		if wrong == "" || time.Now().After(deadline) || len(w.problems) > 0 {
-			return strings.Join(append(w.problems, wrong), "; ")
+		wrong := k.wrong()
+		if wrong == "" || time.Now().After(deadline) || len(k.problems) > 0 {
+			return strings.Join(append(k.problems, wrong), "; ")
 		}
 	}
 }
@@ -333,15 +303,15 @@ func (w *world) settle() string {
 func TestPropertyManagedIsDesired(t *testing.T) {
 	t.Parallel()
 
-	shared := newFleet(t, kept)
+	shared := newFleet(t, kept())
 
 	property.Check(t, "managed objects = desired objects", property.Options{Brief: 10}, prop.ForAll(func(steps []int) string {
-		w := newWorld(t, shared)
+		k := newKeeper(t, shared)
 		for _, step := range steps {
-			w.step(step)
+			k.step(step)
 		}
 
-		return w.settle()
+		return k.settle()
 	}, aFew(gen.SliceOf(gen.IntRange(0, 1<<12)))))
 }
 

@@ -6,8 +6,7 @@ package resources_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -22,22 +21,54 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-const simple = `
-  - name: config
-    discovery: {namespace: "{{ .ns }}", by_name: web}
+// entry keeps a ConfigMap by its name. Its gates are "delete: EXPRESSION", and so on.
+func entry(name, object string, gates ...string) string {
+	when, lifecycle := "", ""
+
+	for _, gate := range gates {
+		which, expression, _ := strings.Cut(gate, ": ")
+
+		line := fmt.Sprintf("{when: {expression: %q}}", expression)
+		if which == "when" {
+			when = fmt.Sprintf("    when: {expression: %q}\n", expression)
+		} else {
+			lifecycle += "      " + which + ": " + line + "\n"
+		}
+	}
+
+	if lifecycle != "" {
+		lifecycle = "    lifecycle:\n" + lifecycle
+	}
+
+	return strings.NewReplacer("NAME", name, "OBJECT", object).Replace(`
+  - name: NAME
+    discovery: {namespace: "{{ .ns }}", by_name: OBJECT}
     manifest:
       apiVersion: v1
       kind: ConfigMap
-      metadata: {name: web, namespace: "{{ .ns }}"}
+      metadata: {name: OBJECT, namespace: "{{ .ns }}"}
       data: {value: "{{ .value }}"}
-    lifecycle:
-      delete: {when: {expression: deleting}}
-`
+`) + when + lifecycle
+}
+
+// simple keeps one until the resource is deleted.
+func simple(gates ...string) string {
+	return entry("config", "web", append(gates, "delete: deleting")...)
+}
+
+// ofResource finds all objects of the resource.
+const ofResource = `by_selectors: {label_selector: {hyperfleet.io/resource-id: "{{ .id }}"}}`
+
+// byLabel finds what a task finds by name by a label.
+func byLabel(taskFile string) string {
+	return strings.NewReplacer("by_name: web", "by_selectors: {label_selector: {app: web}}",
+		"{name: web,", "{name: web, labels: {app: web},").Replace(taskFile)
+}
 
 func TestLifeOfAnObject(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
+	f := newFleet(t, simple())
 
 	f.want(event{generation: 2, value: "a"}, "create/Absent")
 
@@ -60,9 +91,7 @@ func TestLifeOfAnObject(t *testing.T) {
 	}
 
 	// By hand: gone, it is made again.
-	if err := env.Client.Delete(t.Context(), made); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Delete(t.Context(), made))
 
 	eventually(t, "it is made again", func() bool {
 		f.run(event{generation: 3, value: "c"})
@@ -83,13 +112,11 @@ func TestLifeOfAnObject(t *testing.T) {
 func TestStrangersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
+	f := newFleet(t, simple())
 	stranger := f.configMap("web")
 	stranger.Object["data"] = map[string]any{"value": "theirs"}
 
-	if err := env.Client.Create(t.Context(), stranger); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), stranger))
 
 	result := f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
 
@@ -100,33 +127,12 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 
 	f.want(event{generation: 2, deleting: true}, "none/NotManaged")
 
-	// Of another resource of the API.
-	f.edit(stranger, `{"metadata":{"labels":{"hyperfleet.io/adapter":"dns","hyperfleet.io/resource-id":"other"}}}`)
-	f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
-	f.want(event{generation: 2, deleting: true}, "none/NotManaged")
-
-	// With labels, and an identity that was copied from another object: who may write
-	// them has no more by that.
-	other := newFleet(t, simple)
-	other.id = f.id
-	other.want(event{generation: 1, value: "a"}, "create/Absent")
-
-	identity := other.get(other.configMap("web")).GetAnnotations()[adapter.AnnotationIdentity]
-
-	f.edit(stranger, `{"metadata":{"labels":{"hyperfleet.io/resource-id":"`+f.id+`"},"annotations":{"hyperfleet.io/identity":"`+identity+`"}}}`)
-
-	forged := f.get(stranger).GetResourceVersion()
-	f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
-	f.want(event{generation: 2, deleting: true}, "none/NotManaged")
-
-	if got := f.get(stranger).GetResourceVersion(); got != forged {
+	if got := f.get(stranger).GetResourceVersion(); got != stranger.GetResourceVersion() {
 		t.Error("the stranger's object was written")
 	}
 
 	// Handed over as the error says.
-	if err := env.Client.Delete(t.Context(), stranger); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Delete(t.Context(), stranger))
 
 	f.want(event{generation: 1, value: "mine"}, "create/Absent")
 }
@@ -142,9 +148,7 @@ func TestForgedVersionsAreNotDeleted(t *testing.T) {
 	forged.SetLabels(f.get(f.configMap("job-a")).GetLabels())
 	forged.SetAnnotations(f.get(f.configMap("job-a")).GetAnnotations())
 
-	if err := env.Client.Create(t.Context(), forged); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), forged))
 
 	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
 	f.want(event{generation: 1, serial: "c", flag: true}, "recreate/RecreateGate")
@@ -159,7 +163,7 @@ func TestForgedVersionsAreNotDeleted(t *testing.T) {
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
+	f := newFleet(t, simple())
 	old, fresh := strings.Repeat("k", 32), strings.Repeat("n", 32)
 
 	f.want(event{generation: 1, value: "a"}, "create/Absent")
@@ -183,40 +187,22 @@ func TestKeyRotation(t *testing.T) {
 	f.want(event{generation: 3, deleting: true}, "none/NotManaged")
 }
 
-const gated = `
-  - name: config
-    when: {expression: "!flag"}
-    discovery: {namespace: "{{ .ns }}", by_name: web}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: web, namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
-      apply: {when: {expression: "!resources.?config.hasValue()"}}
-      delete: {when: {expression: deleting}}
-  - name: sibling
-    discovery: {namespace: "{{ .ns }}", by_name: sibling}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: sibling, namespace: "{{ .ns }}"}
-      data: {of: "{{ .resources.config.metadata.name }}"}
-    lifecycle:
-      apply: {when: {expression: "resources.?config.hasValue()"}}
-      delete: {when: {expression: "deleting && !resources.?config.hasValue()"}}
-`
+func gated() string {
+	return entry("config", "web", "when: !flag", "apply: !resources.?config.hasValue()", "delete: deleting") +
+		strings.Replace(entry("sibling", "sibling", "apply: resources.?config.hasValue()", "delete: deleting && !resources.?config.hasValue()"),
+			".value", ".resources.config.metadata.name", 1)
+}
 
 func TestGates(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, gated)
+	f := newFleet(t, gated())
 
 	f.want(event{generation: 1, flag: true}, "none/WhenFalse", "none/ApplyWhenFalse")
 	// The second sees what the first has made in the same event.
 	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
-	if got := f.data("sibling")["of"]; got != "web" {
+	if got := f.data("sibling")["value"]; got != "web" {
 		t.Errorf("the sibling is of %q", got)
 	}
 
@@ -230,33 +216,13 @@ func TestGates(t *testing.T) {
 	}
 }
 
-const broken = `
-  - name: first
-    discovery: {namespace: "{{ .ns }}", by_name: first}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: first, namespace: "{{ .ns }}"}
-    lifecycle:
-      recreate: {when: {expression: "resources.first.status.phase == 'Done'"}}
-      delete: {when: {expression: deleting && flag}}
-  - name: second
-    discovery: {namespace: "{{ .ns }}", by_name: second}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: second, namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
-      delete: {when: {expression: deleting}}
-`
-
 // A gate that errors is never false; what builds on the entry waits, but goes when it has
 // to.
 func TestGateErrors(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, broken)
+	f := newFleet(t, entry("first", "first", "recreate: resources.first.status.phase == 'Done'", "delete: deleting && flag")+
+		entry("second", "second", "delete: deleting"))
 
 	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
@@ -273,15 +239,7 @@ func TestGateErrors(t *testing.T) {
 	f.want(event{generation: 3, deleting: true, flag: true}, "delete/DeleteGate", "none/NothingThere")
 }
 
-const patched = `
-  - name: config
-    discovery: {namespace: "{{ .ns }}", by_name: web}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: web, namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
+const patched = `    lifecycle:
       patch:
         - when: {expression: "resources.?config.hasValue() && dig(resources.config.metadata.annotations, 'example.io/status') != value"}
           document: {metadata: {annotations: {example.io/status: "{{ .value }}"}}}
@@ -298,7 +256,7 @@ const patched = `
 func TestPatches(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, patched)
+	f := newFleet(t, entry("config", "web")+patched)
 
 	f.want(event{generation: 1, value: "a"}, "create/Absent", "none/NothingToApply")
 	f.want(event{generation: 1, value: "a"}, "patch/PatchGate", "none/NothingToApply")
@@ -318,9 +276,7 @@ func TestPatches(t *testing.T) {
 	}
 
 	// What is found and is not ours is not patched.
-	if err := env.Client.Create(t.Context(), f.configMap("other")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), f.configMap("other")))
 
 	f.want(event{generation: 2, value: "b", flag: true}, "none/GenerationUnchanged", "!none/NotManaged")
 	f.want(event{generation: 2, value: "b"}, "none/GenerationUnchanged", "none/NothingToApply")
@@ -330,7 +286,7 @@ func TestPatches(t *testing.T) {
 func TestEndOfTimeIsTransient(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, gated)
+	f := newFleet(t, gated())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
@@ -350,63 +306,36 @@ func TestEndOfTimeIsTransient(t *testing.T) {
 	}
 }
 
-const denied = `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: NAME}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAME}}
-    resourceRules:
-      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}
-  validations:
-    - expression: "!has(object.data) || !('value' in object.data) || object.data.value != 'bad'"
-      message: bad values are not wanted here
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: NAME}
-spec: {policyName: NAME, validationActions: [Deny]}
-`
-
 // A refusal by admission is permanent and told in its own words; what is there stays.
 func TestRefusedByAdmission(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
-	f.want(event{generation: 1, value: "a"}, "create/Absent")
-
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(denied, "NAME", f.ns)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	env.Apply(t, path)
+	f := newFleet(t, strings.Replace(simple(), "data: {value:", "data: {refuse:", 1))
+	f.want(event{generation: 1, value: "no"}, "create/Absent")
 	eventually(t, "the policy is in force", func() bool {
 		probe := f.configMap("probe")
-		probe.Object["data"] = map[string]any{"value": "bad"}
+		probe.Object["data"] = map[string]any{"refuse": "yes"}
 
 		return env.Client.Create(t.Context(), probe, client.DryRunAll) != nil
 	})
 
-	result := f.run(event{generation: 2, value: "bad"})
-	if err := result.Err(); errclass.Of(err) != errclass.Permanent || !strings.Contains(err.Error(), "bad values are not wanted here") {
+	result := f.run(event{generation: 2, value: "yes"})
+	if err := result.Err(); errclass.Of(err) != errclass.Permanent || !strings.Contains(err.Error(), "refused by the house") {
 		t.Errorf("outcome %v, error %v (%s)", short(result), err, errclass.Of(err))
 	}
 
-	if got := f.data("web")["value"]; got != "a" {
+	if got := f.data("web")["refuse"]; got != "no" {
 		t.Errorf("value is %q", got)
 	}
 
-	f.want(event{generation: 3, value: "good"}, "apply/GenerationChanged")
+	f.want(event{generation: 3, value: "never"}, "apply/GenerationChanged")
 }
 
 // What was drifted by hand comes back with the next generation, and that is told.
 func TestTakenOver(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
+	f := newFleet(t, simple())
 	f.want(event{generation: 1, value: "a"}, "create/Absent")
 	f.edit(f.configMap("web"), `{"data":{"value":"by hand"}}`)
 
@@ -432,14 +361,12 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 			"web", "Web_1", "ManifestInvalid", "metadata.name is no name that an API server takes",
 		},
 		"namespace that is not there": {`"{{ .ns }}"`, "nowhere", "NamespaceMissing", `namespaces "nowhere" not found`},
-		"refused":                     {"data: {value:", "data: {'not/a key': ", "Invalid", "a valid config key must consist of"},
-		"of no kind":                  {"kind: ConfigMap", "kind: ConfigMaps", "KindNotServed", "the cluster has no such kind"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := newFleet(t, strings.ReplaceAll(simple, tc.change, tc.to))
+			f := newFleet(t, strings.ReplaceAll(simple(), tc.change, tc.to))
 
 			result := f.run(event{generation: 1, value: "a"})
 			if out := result.Outcomes[0]; out.Err == nil || out.Reason != tc.reason || !strings.Contains(out.Err.Error(), tc.says) {
@@ -462,17 +389,8 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 func TestSiblings(t *testing.T) {
 	t.Parallel()
 
-	entry := `
-  - name: NAME
-    discovery: {namespace: "{{ .ns }}", by_selectors: {label_selector: {hyperfleet.io/resource-id: "{{ .id }}"}}}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: NAME, namespace: "{{ .ns }}"}
-    lifecycle: {delete: {when: {expression: GATE}}}
-`
-	f := newFleet(t, strings.NewReplacer("NAME", "one", "GATE", "deleting").Replace(entry)+
-		strings.NewReplacer("NAME", "two", "GATE", "deleting && flag").Replace(entry))
+	byID := strings.NewReplacer("by_name: one", ofResource, "by_name: two", ofResource)
+	f := newFleet(t, byID.Replace(entry("one", "one", "delete: deleting")+entry("two", "two", "delete: deleting && flag")))
 
 	f.want(event{generation: 1}, "create/Absent", "create/Absent")
 	f.want(event{generation: 1}, "none/GenerationUnchanged", "none/GenerationUnchanged")
@@ -496,8 +414,8 @@ func TestSiblings(t *testing.T) {
 func TestStaleEventsDoNotResurrect(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple)
-	f.seen = newGenerations()
+	f := newFleet(t, simple())
+	f.seen = resources.NewGenerations()
 
 	f.want(event{generation: 5, value: "a"}, "create/Absent")
 	f.want(event{generation: 6, deleting: true}, "delete/DeleteGate")
@@ -508,12 +426,9 @@ func TestStaleEventsDoNotResurrect(t *testing.T) {
 func TestViewHasLabels(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, strings.Replace(simple, "lifecycle:", `lifecycle:
-      apply: {when: {expression: "!('x' in resources.config.metadata.labels) && !('x' in resources.config.metadata.annotations)"}}`, 1))
+	f := newFleet(t, simple("apply: !('x' in resources.config.metadata.labels) && !('x' in resources.config.metadata.annotations)"))
 
-	if err := env.Client.Create(t.Context(), f.configMap("web")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Create(t.Context(), f.configMap("web")))
 
 	result := f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
 

@@ -16,31 +16,18 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-const recreated = `
-  - name: config
-    discovery: {namespace: "{{ .ns }}", by_name: web}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: web, namespace: "{{ .ns }}"}
-      data: {value: "{{ .value }}"}
-    lifecycle:
-      recreate: {when: {expression: "resources.?config.hasValue() && flag"}}
-  - name: sibling
-    discovery: {namespace: "{{ .ns }}", by_name: sibling}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: sibling, namespace: "{{ .ns }}"}
-`
+func recreated() string {
+	return entry("config", "web", "recreate: resources.?config.hasValue() && flag") + entry("sibling", "sibling")
+}
 
 func TestRecreate(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, recreated)
+	f := newFleet(t, recreated())
 	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
 	first := f.get(f.configMap("web"))
@@ -65,7 +52,7 @@ func TestRecreate(t *testing.T) {
 func TestRecreateRendersFirst(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, strings.Replace(recreated, "metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "{{ .serial }}"}, name: web,`, 1))
+	f := newFleet(t, strings.Replace(recreated(), "metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "{{ .serial }}"}, name: web,`, 1))
 	f.want(event{generation: 1, serial: "1"}, "create/Absent", "create/Absent")
 	f.want(event{generation: 2, serial: "no number", flag: true}, "!recreate/ManifestInvalid", "none/EarlierFailed")
 
@@ -90,6 +77,16 @@ const retained = `
       detach: {when: {expression: deleting && value == 'detach'}}
       delete: {when: {expression: deleting}}
 `
+
+// versions makes a version for each serial, the first by an event and the others by recreation.
+func (f *fleet) versions(serials ...string) {
+	f.Helper()
+	f.want(event{generation: 1, serial: serials[0]}, "create/Absent")
+
+	for _, serial := range serials[1:] {
+		f.want(event{generation: 1, serial: serial, flag: true}, "recreate/RecreateGate")
+	}
+}
 
 func retain(retention string) string { return strings.Replace(retained, "RETENTION", retention, 1) }
 
@@ -170,8 +167,7 @@ func TestRetentionRules(t *testing.T) {
 			t.Parallel()
 
 			f := newFleet(t, retain(retention))
-			f.want(event{generation: 1, serial: "a"}, "create/Absent")
-			f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+			f.versions("a", "b")
 
 			if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
 				t.Fatalf("too early: %s", diff)
@@ -193,17 +189,10 @@ func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
 	t.Parallel()
 
 	f := newFleet(t, retain("{historyLimit: 5}"))
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-
-	for _, serial := range []string{"b", "c", "d"} {
-		f.want(event{generation: 1, serial: serial, flag: true}, "recreate/RecreateGate")
-	}
-
+	f.versions("a", "b", "c", "d")
 	f.edit(f.configMap("job-c"), `{"metadata":{"finalizers":["example.com/slow"]}}`)
 
-	if err := env.Client.Delete(t.Context(), f.configMap("job-c")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, env.Client.Delete(t.Context(), f.configMap("job-c")))
 
 	f.task = load(t, retain("{historyLimit: 2}"))
 	f.live = true
@@ -239,8 +228,7 @@ func TestAVersionThatGoesKeepsThoseBefore(t *testing.T) {
 
 	f := newFleet(t, retain("{historyLimit: 5}"))
 	f.live = true
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+	f.versions("a", "b")
 
 	f.task = load(t, retain("{historyLimit: 0}"))
 	f.clients = map[string]transport.Client{transport.Kubernetes: dying{clients[transport.Kubernetes]}}
@@ -256,9 +244,8 @@ func TestEventsThatWereOvertakenDoNotPrune(t *testing.T) {
 	t.Parallel()
 
 	f := newFleet(t, retain("{historyLimit: 5}"))
-	f.seen = newGenerations()
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+	f.seen = resources.NewGenerations()
+	f.versions("a", "b")
 
 	f.task = load(t, "  []")
 	f.want(event{generation: 2})
@@ -289,8 +276,7 @@ func TestDetachVersions(t *testing.T) {
 	t.Parallel()
 
 	f := newFleet(t, retain("{historyLimit: 5}"))
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+	f.versions("a", "b")
 	f.want(event{generation: 2, serial: "c", deleting: true, value: "detach"}, "detach/DetachGate")
 
 	for _, name := range []string{"job-a", "job-b"} {
@@ -306,32 +292,17 @@ func TestDetachVersions(t *testing.T) {
 	}
 }
 
-const owned = `
-  - name: owner
-    discovery: {namespace: "{{ .ns }}", by_name: owner}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: owner, namespace: "{{ .ns }}"}
-    lifecycle:
-      apply: {when: {expression: "!flag"}}
-      delete: {when: {expression: deleting}}
-  - name: owned
-    owner: {resource: owner}
-    discovery: {namespace: "{{ .ns }}", by_name: owned}
-    manifest:
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: owned, namespace: "{{ .ns }}"}
-    lifecycle:
-      apply: {when: {expression: "!deleting"}}
-`
+func owned() string {
+	return entry("owner", "owner", "apply: !flag", "delete: deleting") + entry("owned", "owned", "apply: !deleting") +
+		"    owner: {resource: owner}\n"
+}
 
-// Kubernetes' own garbage collector takes what is owned.
+// What an owner is, is there, and is in the same namespace or in none. Kubernetes' own garbage
+// collector takes what is owned.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, owned)
+	f := newFleet(t, owned())
 	f.want(event{generation: 1, flag: true}, "none/ApplyWhenFalse", "!none/OwnerMissing")
 	f.want(event{generation: 1}, "create/Absent", "create/Absent")
 
@@ -342,16 +313,13 @@ func TestOwner(t *testing.T) {
 
 	f.want(event{generation: 2}, "apply/GenerationChanged", "apply/GenerationChanged")
 	f.want(event{generation: 3, deleting: true}, "delete/DeleteGate", "none/ApplyWhenFalse")
-
-	eventually(t, "the garbage collector takes the owned", func() bool { return f.get(f.configMap("owned")) == nil })
 }
 
 func TestOwnerElsewhere(t *testing.T) {
 	t.Parallel()
 
-	taskFile := strings.Replace(owned, `discovery: {namespace: "{{ .ns }}", by_name: owned}`, `discovery: {namespace: "{{ .value }}", by_name: owned}`, 1)
-	taskFile = strings.Replace(taskFile, `metadata: {name: owned, namespace: "{{ .ns }}"}`, `metadata: {name: owned, namespace: "{{ .value }}"}`, 1)
-	f := newFleet(t, taskFile)
+	first, second, _ := strings.Cut(owned(), "  - name: owned")
+	f := newFleet(t, first+"  - name: owned"+strings.ReplaceAll(second, "{{ .ns }}", "{{ .value }}"))
 
 	result := f.want(event{generation: 1, value: env.Namespace(t)}, "create/Absent", "!none/ManifestInvalid")
 	if err := result.Err(); !strings.Contains(err.Error(), "an owner is in the same one, or in none") {
@@ -363,35 +331,123 @@ func TestOwnerElsewhere(t *testing.T) {
 func TestNamespaceAsOwner(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, `
+	space := strings.NewReplacer("ConfigMap", "Namespace", `, namespace: "{{ .ns }}"`, "", `namespace: "{{ .ns }}", `, "",
+		`      data: {value: "{{ .value }}"}`+"\n", "").Replace(entry("space", `"{{ .ns }}-inner"`, "delete: deleting"))
+	inside := strings.ReplaceAll(entry("inside", "web", "apply: !deleting"), `"{{ .ns }}"`, `"{{ .ns }}-inner"`)
+	f := newFleet(t, space+inside+"    owner: {resource: space}\n")
+
+	f.want(event{generation: 1}, "create/Absent", "create/Absent")
+	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
+	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
+}
+
+// inNamespace makes a namespace, two objects in it, and one of a kind that lives in none,
+// whatever namespace its discovery names.
+const inNamespace = `
   - name: space
-    discovery: {by_name: "{{ .ns }}-inner", namespace: "{{ .ns }}"}
+    discovery: {by_name: "{{ .ns }}-new"}
     manifest:
       apiVersion: v1
       kind: Namespace
-      metadata: {name: "{{ .ns }}-inner"}
-    lifecycle:
-      delete: {when: {expression: deleting}, propagationPolicy: Foreground}
-  - name: inside
-    owner: {resource: space}
-    discovery: {namespace: "{{ .ns }}-inner", by_name: web}
+      metadata: {name: "{{ .ns }}-new"}
+  - name: named
+    discovery: {namespace: "{{ .ns }}-new", by_name: named}
     manifest:
       apiVersion: v1
       kind: ConfigMap
-      metadata: {name: web, namespace: "{{ .ns }}-inner"}
-    lifecycle:
-      apply: {when: {expression: "!deleting"}}
-`)
-	f.want(event{generation: 1}, "create/Absent", "create/Absent")
+      metadata: {name: named, namespace: "{{ .ns }}-new"}
+      data: {value: "{{ .value }}"}
+  - name: labelled
+    discovery: {namespace: "{{ .ns }}-new", by_selectors: {label_selector: {app: labelled}}}
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: labelled, namespace: "{{ .ns }}-new", labels: {app: labelled}}
+  - name: anywhere
+    discovery: {namespace: "{{ .ns }}-new", by_name: "{{ .ns }}-anywhere"}
+    manifest:
+      apiVersion: scheduling.k8s.io/v1
+      kind: PriorityClass
+      metadata: {name: "{{ .ns }}-anywhere"}
+      value: 1
+`
 
-	space := f.object("v1", "Namespace", f.ns+"-inner")
-	space.SetNamespace("")
+// scoped is a client of the cluster that writes down what is read through it, and lets
+// somebody else be quicker.
+type scoped struct {
+	transport.Client
 
-	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
-	eventually(t, "the namespace goes", func() bool {
-		f.run(event{generation: 2, deleting: true})
+	reads []string
+	// meanwhile, if there, runs once after the first create.
+	meanwhile func()
+}
 
-		return f.get(space) == nil
-	})
-	f.want(event{generation: 2, deleting: true}, "none/NothingThere", "none/ApplyWhenFalse")
+func newScoped() *scoped { return &scoped{Client: clients[transport.Kubernetes]} }
+
+func (s *scoped) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+	verb := "list "
+	if query.Name != "" {
+		verb = "get "
+	}
+
+	s.reads = append(s.reads, verb+query.GVK.Kind)
+
+	return s.Client.Find(ctx, query, read)
+}
+
+func (s *scoped) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	made, err := s.Client.Create(ctx, o)
+
+	if meanwhile := s.meanwhile; meanwhile != nil {
+		s.meanwhile = nil
+
+		meanwhile()
+	}
+
+	return made, err
+}
+
+func (s *scoped) wantReads(t *testing.T, want ...string) {
+	t.Helper()
+
+	if !slices.Equal(s.reads, want) {
+		t.Errorf("reads: %v, want %v", s.reads, want)
+	}
+
+	s.reads = nil
+}
+
+// What is in a namespace that is not there is not asked for; where the namespace is there,
+// it is.
+func TestNothingIsReadInANamespaceThatIsNotThere(t *testing.T) {
+	t.Parallel()
+
+	f, s := newFleet(t, inNamespace), newScoped()
+	f.clients = map[string]transport.Client{transport.Kubernetes: s}
+
+	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent", "create/Absent", "create/Absent")
+	s.wantReads(t, "get Namespace", "get PriorityClass")
+
+	f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged", "none/GenerationUnchanged",
+		"none/GenerationUnchanged", "none/GenerationUnchanged")
+	s.wantReads(t, "get Namespace", "get ConfigMap", "list ConfigMap", "get PriorityClass")
+}
+
+// An object that somebody makes in the namespace as soon as it is there is found after all,
+// and left alone.
+func TestSomebodyElseIsQuickerInANewNamespace(t *testing.T) {
+	t.Parallel()
+
+	f, s := newFleet(t, inNamespace), newScoped()
+	f.clients = map[string]transport.Client{transport.Kubernetes: s}
+	s.meanwhile = func() {
+		theirs := f.object("v1", "ConfigMap", "named")
+		theirs.SetNamespace(f.ns + "-new")
+
+		if err := env.Client.Create(t.Context(), theirs); err != nil {
+			t.Error(err)
+		}
+	}
+
+	f.want(event{generation: 1, value: "a"}, "create/Absent", "!create/NotManaged", "none/EarlierFailed", "none/EarlierFailed")
 }

@@ -152,7 +152,11 @@ func newServer(options Options) (*server, error) {
 	options.Log = cmp.Or(options.Log, slog.Default())
 
 	options.Registry = cmp.Or(options.Registry, prometheus.NewRegistry())
-	options.Looks = cmp.Or(options.Looks, NewLooks(nil))
+
+	// One that is made runs until it is shut down: none is made in vain.
+	if options.Looks == nil {
+		options.Looks = NewLooks(nil)
+	}
 
 	meters, err := newMeters(options.Registry, options.Clock, options.Deployment.Adapter, options.Version)
 	if err != nil {

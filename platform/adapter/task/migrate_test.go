@@ -22,9 +22,7 @@ func TestMigrate(t *testing.T) {
 		t.Helper()
 
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 
 		return path
 	}
@@ -55,9 +53,7 @@ resources:
 	}
 
 	got, err := task.Migrate(upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	for _, want := range []string{"response.status.conditions.filter", "? response.status.conditions", "'response.spec.tier'", "ref: namespace.yaml"} {
 		if !strings.Contains(string(got.Text), want) {

@@ -18,9 +18,7 @@ func render(t *testing.T, text string, vars map[string]any) (any, error) {
 
 	loaded, err := load("params:\n- {name: x, source: event.x}\n- {name: n, source: event.n}\n- {name: absent, source: event.y}\n"+
 		"post:\n  payloads:\n  - name: p\n    build:\n      v: |-\n        "+text+"\n", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	built, err := loaded.Payloads[0].Build.Render(t.Context(), vars)
 	if err != nil {
@@ -93,19 +91,9 @@ func TestMethodsOfTimes(t *testing.T) {
 		`{{ now.Unix }} {{ .now.Unix }} {{ $t := now }}{{ $t.UnixMilli }}`:           "1778051289 1778051289 1778051289000",
 		`{{ now.UTC.Format "2006-01-02" }} {{ .now.UTC.Format "15:04" }}`:            "2026-05-06 07:08",
 		`{{ "2006" | now.Format }} {{ $t := now }}{{ $t.UTC.Format "06" }}`:          "2026 26",
-		`{{ now.String }} {{ now.UTC }}`:                                             "2026-05-06T07:08:09Z 2026-05-06 07:08:09 +0000 UTC",
 		`{{ (now.AddDate 0 1 -1).Format "2006-01-02" }}`:                             "2026-06-05",
-		`{{ (now.Add 3600000000000).Unix }} {{ (now.Add -1000000000).Format "05" }}`: "1778054889 08",
-		`{{ now.Truncate 60000000000 | date "15:04:05" }}`:                           "07:08:00",
-		`{{ now.Year }} {{ now.Month }} {{ now.Day }} {{ now.YearDay }}`:             "2026 May 6 126",
-		`{{ now.Hour }} {{ now.Minute }} {{ now.Second }} {{ now.Nanosecond }}`:      "7 8 9 0",
-		`{{ now.Weekday.String | lower }} {{ printf "%d" now.Month }}`:               "wednesday 5",
 		`{{ $a := now }}{{ (($a.Add 5400000000000).Sub now).Hours }}`:                "1.5",
-		`{{ if now.After now }}y{{ else }}n{{ end }} {{ now.Equal .now }}`:           "n true",
-		`{{ date now.UTC "2006" }} {{ with now }}{{ .Year }}{{ end }}`:               "2026 2026",
-		`{{ range .event.list }}{{ now.Year }}{{ . }} {{ end }}`:                     "2026p 2026q ",
 		`{{ .event.Named }} {{ with .event }}{{ .Named }}{{ .Deep.In.it }}{{ end }}`: "c cd",
-		`{{ define "at" }}{{ .Year }}{{ end }}{{ template "at" now }}`:               "2026",
 	}
 
 	known := vars()
@@ -120,15 +108,11 @@ func TestMethodsOfTimes(t *testing.T) {
 	fail := map[string]string{
 		`{{ now.Nope }}`:                            "Nope",
 		`{{ now.Format }}`:                          "wrong number of args for Format: want 1 got 0",
-		`{{ now.Unix 1 }}`:                          "wrong number of args for Unix: want 0 got 1",
 		`{{ now.Format 1 }}`:                        "string",
-		`{{ now.AddDate "1" 2 3 }}`:                 "int",
 		`{{ with .event }}{{ .Nope }}{{ end }}`:     `map has no entry for key "Nope"`,
 		`{{ .event.Nope }}`:                         `map has no entry for key "Nope"`,
 		`{{ .event.Named.Nope }}`:                   "can't evaluate field Nope",
 		`{{ with .event.list }}{{ .Len }}{{ end }}`: "can't evaluate field Len",
-		`{{ (index .event.list 0).Up }}`:            "can't evaluate field Up",
-		`{{ .event.Named "x" }}`:                    "Named",
 		`{{ now.Format (printf "%01000000d" 1) }}`:  "more than 8388608 bytes of text",
 	}
 
@@ -193,18 +177,14 @@ resources:
     spec: {replicas: {{ .n }}}
   discovery: {by_name: b}
 `, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	const evil = "x\"\n  kind: Secret\nb: {c: d}"
 
 	vars := map[string]any{"evil": evil, "n": int64(5)}
 
 	object, err := loaded.Resources[0].Manifest.RenderObject(t.Context(), vars)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	want := map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -216,9 +196,7 @@ resources:
 	}
 
 	object, err = loaded.Resources[1].Manifest.RenderObject(t.Context(), vars)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	if diff := cmp.Diff(map[string]any{"replicas": int64(5)}, object["spec"]); diff != "" {
 		t.Error(diff)
@@ -239,14 +217,10 @@ func TestManifestsInFiles(t *testing.T) {
 	} {
 		loaded, err := load("params: [{name: id, source: event.id}]\nresources:\n- name: a\n  manifest: {ref: parts/pod.yaml}\n"+
 			"  discovery: {by_name: a}\n", nil, "parts/pod.yaml", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		object, err := loaded.Resources[0].Manifest.RenderObject(t.Context(), map[string]any{"id": "x"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 
 		want := map[string]any{
 			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "x"}, "spec": map[string]any{"n": int64(2)},
@@ -282,16 +256,12 @@ post:
   - name: say
     log: {message: done}
 `, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	vars := map[string]any{"cluster": map[string]any{"id": "c", "spec": map[string]any{"tier": "big"}, "list": []any{}}}
 
 	built, err := loaded.Payloads[0].Build.Render(t.Context(), vars)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	want := map[string]any{
 		"tier": "big", "phase": "unknown", "first": int64(0), "plain": map[string]any{"field": "keeps", "other": "c"},

@@ -4,14 +4,24 @@
 package broker
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
@@ -186,4 +196,104 @@ func speaks(conn net.Conn) {
 	_, _ = io.ReadFull(conn, make([]byte, len("AMQP0091")))
 	_, _ = io.WriteString(conn, "AMQP\x00\x01\x00\x00")
 	_ = conn.Close()
+}
+
+// TestWhatComesAtTheEnd: what is delivered while the last event is in work is not begun, nor
+// acked: the broker delivers it again.
+func TestWhatComesAtTheEnd(t *testing.T) {
+	t.Parallel()
+
+	metrics, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var acked []int
+
+	q := NewQueue(QueueOptions{Conf: platform.Broker{Parallelism: 2}, Topic: "topic", Subscription: "adapter", Metrics: metrics})
+
+	// deliver event n of key a.
+	deliver := func(n int) {
+		body := fmt.Appendf(nil, `{"specversion":"1.0","id":"e%d","source":"/test","type":"test","partitionkey":"a","data":{"n":%d}}`, n, n)
+		q.take(body, 0, func() error {
+			acked = append(acked, n)
+
+			return nil
+		}, func() bool { return true })
+	}
+
+	begun, free, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	ctx, end := context.WithCancel(t.Context())
+
+	go func() {
+		defer close(ended)
+
+		q.Run(ctx, func(context.Context, cloudevents.Event) error {
+			close(begun)
+			<-free
+
+			return nil
+		})
+	}()
+
+	deliver(1)
+	<-begun
+	deliver(2)
+	end()
+
+	for stopping := false; !stopping; {
+		q.mu.Lock()
+		stopping = q.stopping
+		q.mu.Unlock()
+	}
+
+	deliver(3)
+
+	close(free)
+	<-ended
+	// The same as what is in line: it is not folded into what will not be handled.
+	deliver(2)
+
+	if want := []int{1}; !slices.Equal(acked, want) {
+		t.Errorf("acked %v, want %v", acked, want)
+	}
+
+	if held := testutil.ToFloat64(metrics.held.WithLabelValues("topic", "adapter")); held != 0 {
+		t.Errorf("%v events are held at the end", held)
+	}
+}
+
+// TestTroubles: each counts for a minute after it was last met, or until it is over.
+func TestTroubles(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		var known troubles
+
+		is := func(when, want string) {
+			t.Helper()
+
+			got := ""
+			if err := known.err(); err != nil {
+				got = err.Error()
+			}
+
+			if got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+
+		known.note("publish", errors.New("denied"))
+		known.note("publish", errors.New("lost"))
+		known.note("consume", errors.New("gone"))
+		is("at once", "gone\nlost")
+
+		time.Sleep(troubleKept / 2)
+		known.note("consume", errors.New("gone"))
+		time.Sleep(troubleKept/2 + time.Second)
+		is("a minute later", "gone")
+
+		known.note("consume", nil)
+		is("when all is over", "")
+	})
 }

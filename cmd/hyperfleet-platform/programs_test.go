@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
+	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/otlp"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
@@ -49,17 +51,24 @@ func TestMain(m *testing.M) {
 
 // installation are the platform's programs, each a process of its own.
 type installation struct {
-	t         *testing.T
-	dir       string
-	api       string
-	processes map[string]*procrun.Process
-	env       []string
+	t        *testing.T
+	dir      string
+	api      string
+	database string
+	// sentinel is the text of its configuration, which is in the folder mounted.
+	sentinel, mounted string
+	processes         map[string]*procrun.Process
+	// metrics are the addresses of the processes' metrics.
+	metrics map[string]string
+	env     []string
 }
 
 func install(t *testing.T, env ...string) *installation {
 	t.Helper()
 
-	in := &installation{t: t, dir: t.TempDir(), processes: map[string]*procrun.Process{}, env: []string{envProgram + "=1"}}
+	in := &installation{
+		t: t, dir: t.TempDir(), mounted: t.TempDir(), processes: map[string]*procrun.Process{}, metrics: map[string]string{}, env: []string{envProgram + "=1"},
+	}
 
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "OTEL_") && !strings.HasPrefix(entry, "HYPERFLEET") && !strings.HasPrefix(entry, "BROKER_") {
@@ -69,7 +78,8 @@ func install(t *testing.T, env ...string) *installation {
 
 	in.env = append(in.env, env...)
 	in.api = "http://" + loopback.Address(t)
-	in.write("url", database.Database(t)+"\n")
+	in.database = database.Database(t)
+	in.write("url", in.database+"\n")
 	in.write("key", strings.Repeat("0123456789abcdef", 3)+"\n")
 	in.write("rabbitmq-url", brokers.StartRabbitMQ(t).URL+"\n")
 	in.write("broker.yaml", "broker: {type: rabbitmq, rabbitmq: {url_file: rabbitmq-url}}\n")
@@ -79,11 +89,13 @@ database: {url_file: url}
 entities: [{kind: Cluster, plural: clusters, name_min_len: 3, name_max_len: 53, required_adapters: [teller]}]
 log: {level: debug}
 `, strings.TrimPrefix(in.api, "http://")))
-	in.write("sentinel.yaml", fmt.Sprintf(`
+	in.sentinel = fmt.Sprintf(`
 resource_type: clusters
+resource_selector: [{label: tier, value: gold}]
 clients: {hyperfleet_api: {base_url: %q}}
 log: {level: debug}
-`, in.api))
+`, in.api)
+	volume.Mount(t, in.mounted, map[string]string{"sentinel.yaml": in.sentinel})
 	in.write("adapter.yaml", fmt.Sprintf(`
 adapter: {name: teller, version: 1.0.0}
 identity_key_file: key
@@ -150,10 +162,11 @@ func (in *installation) start(name, prefix string, args ...string) {
 	}
 
 	health := loopback.Address(in.t)
+	in.metrics[name] = loopback.Address(in.t)
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
 		Name: name, Path: self, Args: args, Dir: in.dir, LogPath: filepath.Join(in.dir, name+".log"), Grace: patience,
-		Env: append([]string{prefix + "HEALTH_ADDRESS=" + health, prefix + "METRICS_ADDRESS=" + loopback.Address(in.t)}, in.env...),
+		Env: append([]string{prefix + "HEALTH_ADDRESS=" + health, prefix + "METRICS_ADDRESS=" + in.metrics[name]}, in.env...),
 	})
 	if err != nil {
 		in.t.Fatal(err)
@@ -173,14 +186,13 @@ func (in *installation) start(name, prefix string, args ...string) {
 	}
 }
 
-// startAll starts the platform, with more variables for Sentinel.
-func (in *installation) startAll(sentinel ...string) {
+// startAll starts the platform.
+func (in *installation) startAll() {
 	in.t.Helper()
 	in.start("api", "HYPERFLEET_SERVER_", "api", "--config", "api.yaml")
 	in.env = append(in.env, "BROKER_CONFIG_FILE=broker.yaml")
 	in.start("adapter", "HYPERFLEET_", "adapter", "serve", "--config", "adapter.yaml", "--task-config", "task.yaml")
-	in.env = append(in.env, sentinel...)
-	in.start("sentinel", "HYPERFLEET_", "sentinel", "--config", "sentinel.yaml")
+	in.start("sentinel", "HYPERFLEET_", "sentinel", "--config", filepath.Join(in.mounted, "sentinel.yaml"))
 }
 
 // stop ends the programs in order.
@@ -199,7 +211,7 @@ func (in *installation) create(name string) string {
 	in.t.Helper()
 
 	text, err := call(in.t.Context(), http.MethodPost, in.api+"/api/hyperfleet/v1/clusters",
-		fmt.Sprintf(`{"name": %q, "spec": {"note": %q}}`, name, apiWord))
+		fmt.Sprintf(`{"name": %q, "spec": {"note": %q}, "labels": {"tier": "gold"}}`, name, apiWord))
 	if err != nil {
 		in.t.Fatal(err)
 	}
@@ -269,8 +281,9 @@ func call(ctx context.Context, method, url, body string) (string, error) {
 	return string(text), err
 }
 
-// TestOneTrace follows one change through the programs.
-func TestOneTrace(t *testing.T) {
+// TestTheProgramsTogether follows one change through the programs, by one trace; looks at what
+// they tell of themselves; and has each end for a reason of its own.
+func TestTheProgramsTogether(t *testing.T) {
 	t.Parallel()
 
 	receiver := otlp.StartGRPC(t)
@@ -281,8 +294,7 @@ func TestOneTrace(t *testing.T) {
 	id := in.create("traced")
 
 	for _, body := range []string{
-		`{"name": 7, "spec": "WORD"}`, `{"name": "WORD of two", "spec": {}}`, `{"name": "abc", "spec": {}, "labels": {"a": "WORD !"}}`,
-		`{"name": "abc", "spec": {"a": WORD}}`, `{"name": "abc", "spec": {}, "labels": ["WORD"]}`, `WORD`, `"WORD"`, `{"name": "abc", "spec": {"a": "WORD`,
+		`{"name": 7, "spec": "WORD"}`, `{"name": "abc", "spec": {}, "labels": {"a": "WORD !"}}`, `{"name": "abc", "spec": {"a": WORD}}`, `"WORD"`,
 	} {
 		body = strings.ReplaceAll(body, "WORD", apiWord)
 		if _, err := call(t.Context(), http.MethodPost, in.api+"/api/hyperfleet/v1/clusters", body); err == nil {
@@ -290,22 +302,100 @@ func TestOneTrace(t *testing.T) {
 		}
 	}
 
+	in.seesMetrics()
+	in.endsWithItsFile()
+	in.endsWhileSomebodyWaits()
 	in.stop() // they export what they have
+	follows(t, in, receiver.Spans(), id)
+}
 
-	byID, children := map[string]otlp.Span{}, map[string][]otlp.Span{}
+// seesMetrics looks at what Sentinel tells of itself.
+func (in *installation) seesMetrics() {
+	in.t.Helper()
 
-	for _, span := range receiver.Spans() {
-		byID[span.ID] = span
+	page, err := call(in.t.Context(), http.MethodGet, "http://"+in.metrics["sentinel"]+"/metrics", "")
+	if err != nil {
+		in.t.Fatal(err)
+	}
+
+	for _, want := range []string{
+		`hyperfleet_sentinel_known_resources{resource_selector="tier=gold",resource_type="clusters"} 1`,
+		`program="hyperfleet-platform"`, `hyperfleet_sentinel_leader{`, `hyperfleet_sentinel_last_successful_poll_timestamp_seconds{`,
+		`hyperfleet_external_call_duration_seconds_count{code="2xx",operation="list",system="hyperfleet-api"}`,
+	} {
+		if !strings.Contains(page, want) {
+			in.t.Errorf("no %s in\n%s", want, page)
+		}
+	}
+}
+
+// endsWithItsFile mounts another configuration of Sentinel, with which it ends in order.
+func (in *installation) endsWithItsFile() {
+	in.t.Helper()
+
+	ctx, cancel := context.WithTimeout(in.t.Context(), patience)
+	defer cancel()
+
+	volume.Mount(in.t, in.mounted, map[string]string{"sentinel.yaml": in.sentinel + "\npoll_interval: 3s\n"})
+
+	if err := in.processes["sentinel"].Wait(ctx); err != nil {
+		in.t.Fatalf("Sentinel goes on with a file that has changed: %v", err)
+	}
+}
+
+// endsWhileSomebodyWaits ends the API while somebody waits for changes, who is answered.
+func (in *installation) endsWhileSomebodyWaits() {
+	in.t.Helper()
+
+	changes := in.api + "/api/hyperfleet/v1/changes"
+	cursor := func(query string) (next string) {
+		var page struct{ Next string }
+
+		text, err := call(in.t.Context(), http.MethodGet, changes+query, "")
+		if err = errors.Join(err, json.Unmarshal([]byte(text), &page)); err != nil {
+			in.t.Error(err)
+		}
+
+		return page.Next
+	}
+	now, answered := cursor(""), make(chan string, 1)
+
+	go func() { answered <- cursor("?wait=55&after=" + now) }()
+
+	in.eventually("somebody waits", func() bool {
+		page, err := call(in.t.Context(), http.MethodGet, "http://"+in.metrics["api"]+"/metrics", "")
+
+		return err == nil && strings.Contains(page, "hyperfleet_api_requests_in_flight 1")
+	})
+
+	if err := in.processes["api"].Stop(); err != nil {
+		in.t.Error(err)
+	}
+
+	if next := <-answered; next != now {
+		in.t.Errorf("who waited was told %q, want %q", next, now)
+	}
+
+	if strings.Contains(in.log("api"), in.database) {
+		in.t.Error("the database's URL is in the log")
+	}
+}
+
+// follows checks the spans of the change of one resource.
+func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
+	t.Helper()
+
+	children := map[string][]otlp.Span{}
+
+	var sent *otlp.Span
+
+	for _, span := range spans {
 		children[span.Parent] = append(children[span.Parent], span)
 
 		if strings.Contains(span.Text, exportToken) || strings.Contains(span.Text, apiWord) {
 			t.Errorf("a span has what it must not: %s", span.Text)
 		}
-	}
 
-	var sent *otlp.Span
-
-	for _, span := range receiver.Spans() {
 		if span.Name == "send event" && span.Attributes["hyperfleet.resource.id"] == id && sent == nil {
 			sent = &span
 		}
@@ -322,41 +412,29 @@ func TestOneTrace(t *testing.T) {
 		t.Fatalf("below Sentinel's span: %+v", events)
 	}
 
-	want := map[string]bool{"GET /{plural}/{id}": false, "PUT /{plural}/{id}/statuses": false}
+	seen := map[string]bool{}
 
 	for _, made := range children[events[0].ID] {
 		requests := children[made.ID]
-		if len(requests) != 1 || made.Service != events[0].Service || made.Kind != tracepb.Span_SPAN_KIND_CLIENT {
+		if len(requests) != 1 || made.Service != events[0].Service || made.Kind != tracepb.Span_SPAN_KIND_CLIENT ||
+			requests[0].TraceID != sent.TraceID || requests[0].Service != "hyperfleet-api" || requests[0].Kind != tracepb.Span_SPAN_KIND_SERVER {
 			t.Errorf("call %+v, and below it %+v", made, requests)
 
 			continue
 		}
 
-		request := requests[0]
-		if request.TraceID != sent.TraceID || request.Service != "hyperfleet-api" || request.Kind != tracepb.Span_SPAN_KIND_SERVER {
-			t.Errorf("below the adapter's span: %+v", request)
-		}
-
-		want[request.Name] = true
+		seen[requests[0].Name] = true
 	}
 
-	for name, seen := range want {
-		if !seen {
-			t.Errorf("no request %q below the calls of the adapter's span, but %+v", name, children[events[0].ID])
-		}
+	if !seen["GET /{plural}/{id}"] || !seen["PUT /{plural}/{id}/statuses"] {
+		t.Errorf("below the calls of the adapter's span there are %v", seen)
 	}
 
 	for _, name := range []string{"api", "sentinel", "adapter"} {
+		// The log lines of it are found by its id.
 		said := in.log(name)
-		if strings.Contains(said, exportToken) || !strings.Contains(said, "spans are exported") {
-			t.Errorf("log of %s:\n%s", name, said)
-		}
-	}
-
-	// The log lines of it are found by its id.
-	for _, name := range []string{"sentinel", "adapter", "api"} {
-		if !strings.Contains(in.log(name), sent.TraceID) {
-			t.Errorf("no line of %s has the trace's id %s", name, sent.TraceID)
+		if strings.Contains(said, exportToken) || !strings.Contains(said, "spans are exported") || !strings.Contains(said, sent.TraceID) {
+			t.Errorf("log of %s, with trace %s:\n%s", name, sent.TraceID, said)
 		}
 	}
 }
@@ -366,17 +444,13 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	t.Helper()
 
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	process, err := procrun.Start(t.Context(), procrun.Spec{
 		Name: args[0], Path: self, Args: args, Dir: dir, LogPath: filepath.Join(dir, "log"),
 		Env: append([]string{envProgram + "=1"}, env...),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -384,16 +458,14 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	_ = process.Wait(ctx) // the exit code tells
 
 	data, err := os.ReadFile(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 
 	return string(data), process.ExitCode()
 }
 
-// TestEachProgramExports starts each with servers that are not there: what it says of
-// tracing comes before that.
-func TestEachProgramExports(t *testing.T) {
+// TestEachProgramReadsItsSettingsOfTracing starts each with servers that are not there: what it says
+// of tracing comes before that.
+func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 	t.Parallel()
 
 	const nowhere = "http://127.0.0.1:1"
@@ -419,9 +491,7 @@ func TestEachProgramExports(t *testing.T) {
 
 			dir := t.TempDir()
 			for file, text := range files {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 
 			receiver := otlp.StartHTTP(t)
@@ -432,12 +502,13 @@ func TestEachProgramExports(t *testing.T) {
 				t.Errorf("exit code %d, want an error with %q:\n%s", code, want, said)
 			}
 
-			said, code = once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=true"), args...)
-			if code == 0 || !strings.Contains(said, "spans are exported") || !strings.Contains(said, receiver.URL) {
-				t.Errorf("exit code %d:\n%s", code, said)
-			}
-
+			// The others are seen to export in TestTheProgramsTogether.
 			if name == "sweep" {
+				said, code = once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=true"), args...)
+				if code == 0 || !strings.Contains(said, "spans are exported") || !strings.Contains(said, receiver.URL) {
+					t.Errorf("exit code %d:\n%s", code, said)
+				}
+
 				failedRun(t, receiver.Spans())
 			}
 		})
@@ -456,52 +527,6 @@ func failedRun(t *testing.T, spans []otlp.Span) {
 	for i, span := range spans {
 		if i != at && (span.Parent != spans[at].ID || span.Kind != tracepb.Span_SPAN_KIND_CLIENT) {
 			t.Errorf("beside the calls of the run: %+v", span)
-		}
-	}
-}
-
-// TestSentinelDecides has Sentinel leave out all of its traces: what comes of its events
-// is left out everywhere.
-func TestSentinelDecides(t *testing.T) {
-	t.Parallel()
-
-	receiver := otlp.StartHTTP(t)
-	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)
-	in.startAll("OTEL_TRACES_SAMPLER=always_off")
-
-	id := in.create("left-out")
-	in.stop()
-
-	seen := map[string]int{}
-
-	for _, span := range receiver.Spans() {
-		seen[span.Name]++
-
-		if span.Name == "send event" || span.Name == "adapter event" || strings.HasPrefix(span.Name, "PUT /{plural}") {
-			t.Errorf("span %+v", span)
-		}
-	}
-
-	// What a user asks for begins a trace of its own.
-	if seen["POST /{plural}"] == 0 || !strings.Contains(in.log("adapter"), id) {
-		t.Errorf("spans %v", seen)
-	}
-}
-
-// TestNobodyTakesSpans has the receiver away for the whole life of the programs: they do
-// their work, and end well.
-func TestNobodyTakesSpans(t *testing.T) {
-	t.Parallel()
-
-	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1",
-		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+exportToken)
-	in.startAll()
-	in.create("untraced")
-	in.stop()
-
-	for _, name := range []string{"api", "sentinel", "adapter"} {
-		if said := in.log(name); strings.Contains(said, exportToken) || !strings.Contains(said, "trouble with the export of spans") {
-			t.Errorf("log of %s:\n%s", name, said)
 		}
 	}
 }

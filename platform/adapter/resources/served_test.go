@@ -1,0 +1,328 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resources_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+)
+
+var serial atomic.Int64
+
+// configTask keeps one ConfigMap for each cluster.
+const configTask = `
+params:
+  - {name: id, source: event.id, required: true}
+  - {name: generation, source: event.generation, type: int, required: true}
+preconditions:
+  - name: cluster
+    api_call: {method: GET, url: "clusters/{{ .id }}"}
+resources:
+  - name: config
+    manifest:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: "{{ .id }}", namespace: NAMESPACE}
+      data: {tier: "{{ .cluster.spec.tier }}"}
+    discovery: {namespace: NAMESPACE, by_name: "{{ .id }}"}
+    lifecycle:
+      delete: {when: {expression: 'cluster.?deleted_time.hasValue()'}}
+post:
+  payloads:
+    - name: report
+      build:
+        adapter: "{{ .adapter.name }}"
+        observed_generation: {expression: generation}
+        observed_time: "{{ now }}"
+        conditions:
+          - {type: Applied, status: "True"}
+          - {type: Available, status: {expression: 'resources.?config.hasValue() ? "True" : "False"'}}
+          - {type: Finalized, status: {expression: '!resources.?config.hasValue() ? "True" : "False"'}}
+          - {type: Health, status: "True"}
+  post_actions:
+    - name: tell
+      when: {expression: 'adapter.executionStatus == "success"'}
+      api_call: {method: PUT, url: "clusters/{{ .id }}/statuses", body: "{{ .report }}"}
+`
+
+// source is a queue of this process, as an adapter without a broker has.
+type source struct {
+	*broker.Queue
+
+	// dead are events that were given up.
+	dead chan broker.Letter
+	// away is why nobody can subscribe.
+	away error
+}
+
+func newSource(t testing.TB, conf platform.Broker) *source {
+	t.Helper()
+
+	metrics, err := broker.NewMetrics(nil)
+	must(t, err)
+
+	s := &source{dead: make(chan broker.Letter, 10)}
+	s.Queue = broker.NewQueue(broker.QueueOptions{
+		Conf: conf, Topic: "clusters", Subscription: "landing", Log: slog.New(slog.DiscardHandler), Metrics: metrics,
+		GiveUp: func(given broker.Letter) error {
+			s.dead <- given
+
+			return nil
+		},
+	})
+
+	return s
+}
+
+// Subscribe implements serve.Source.
+func (s *source) Subscribe(ctx context.Context, topic, id string, handle broker.Handler) error {
+	switch {
+	case s.away != nil:
+		return s.away
+	case topic != s.Topic || id != s.Subscription:
+		return fmt.Errorf("no topic %s and subscription %s", topic, id)
+	}
+
+	s.Run(ctx, handle)
+
+	return nil
+}
+
+// Health implements serve.Source.
+func (s *source) Health(context.Context) error { return s.away }
+
+// landing is the configuration of the adapters of these tests.
+func landing() adapter.Deployment {
+	return adapter.Deployment{
+		Adapter: adapter.Identity{Name: "landing", Version: "7"},
+		Clients: adapter.Clients{
+			HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI,
+			Broker:        adapter.Broker{SubscriptionID: "landing", Topic: "clusters"},
+		},
+		DebugConfig: true, EventTimeout: patience, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",
+	}
+}
+
+// served is an adapter that runs, with a queue in this process.
+type served struct {
+	t               testing.TB
+	source          *source
+	registry        *prometheus.Registry
+	health, metrics string
+	// stop ends the adapter, and gives its error.
+	stop func() error
+}
+
+type handler = func(context.Context, cloudevents.Event) pipeline.Result
+
+// serveWith runs an adapter with a handler, until the end of the test.
+func serveWith(t testing.TB, handle handler, looks *serve.Looks) *served {
+	t.Helper()
+
+	s := &served{t: t, registry: prometheus.NewRegistry(), source: newSource(t, platform.Broker{
+		Parallelism: 4, MaxDeliveries: 1000, MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
+	})}
+	said := &capture.Buffer{}
+	ctx, cancel := context.WithCancel(context.Background())
+	listening, ended := make(chan string, 1), make(chan error, 1)
+
+	go func() {
+		ended <- serve.Run(ctx, serve.Options{
+			Deployment: landing(), Version: "1.2.3", Events: s.source, Handle: handle, Looks: looks, Registry: s.registry,
+			Log:       slog.New(slog.NewJSONHandler(said, nil)),
+			Config:    http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "the configuration") }),
+			Listening: func(health, metrics string) { s.metrics = metrics; listening <- health },
+		})
+	}()
+
+	select {
+	case s.health = <-listening:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+
+	s.stop = sync.OnceValue(func() error {
+		cancel()
+
+		return <-ended
+	})
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+
+		if t.Failed() {
+			t.Log(said.String())
+		}
+	})
+
+	return s
+}
+
+// get asks the adapter's own server.
+func (s *served) get(path string) (int, string) {
+	s.t.Helper()
+
+	address := s.health
+	if path == "/metrics" {
+		address = s.metrics
+	}
+
+	response, err := http.Get("http://" + address + path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+
+	body, _ := io.ReadAll(response.Body)
+
+	return response.StatusCode, string(body)
+}
+
+// tells says whether a metric of the adapter is so.
+func (s *served) tells(metric string) bool {
+	_, text := s.get("/metrics")
+
+	return strings.Contains(text, "hyperfleet_adapter_"+metric)
+}
+
+// send puts an event of a cluster in line.
+func (s *served) send(id string, generation int32) {
+	s.t.Helper()
+	s.source.Add(reconcile(id, generation))
+}
+
+// reconcile is what Sentinel sends of a cluster.
+func reconcile(id string, generation int32) cloudevents.Event {
+	out := cloudevents.NewEvent()
+	out.SetID(fmt.Sprintf("event-%d", serial.Add(1)))
+	out.SetSource("hyperfleet-sentinel")
+	out.SetType("io.hyperfleet.cluster.reconcile")
+	out.SetExtension("partitionkey", id)
+
+	data, _ := json.Marshal(map[string]any{"id": id, "kind": "Cluster", "href": "/clusters/" + id, "generation": generation})
+	if err := out.SetData("application/json", json.RawMessage(data)); err != nil {
+		panic(err)
+	}
+
+	return out
+}
+
+// whole is all of an adapter, on a real cluster and a fleet API.
+type whole struct {
+	t         testing.TB
+	url       string
+	namespace string
+	looks     *serve.Looks
+	handle    handler
+}
+
+// instant is a clock whose timers are over at once: tries follow each other.
+type instant struct{ clock.RealClock }
+
+func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
+
+func newWhole(t testing.TB, namespace string, api http.Handler) *whole {
+	t.Helper()
+
+	listening := httptest.NewServer(api)
+	t.Cleanup(listening.Close)
+
+	w := &whole{t: t, url: listening.URL, namespace: namespace, looks: serve.NewLooks(nil)}
+	deployment := landing()
+	deployment.Clients.HyperFleetAPI.BaseURL = w.url
+
+	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(configTask, "NAMESPACE", namespace))}}, "t.yaml", &deployment)
+	must(t, err)
+
+	cluster, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: "landing", Changed: w.looks.Changed})
+	must(t, err)
+
+	watching, end := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		_ = cluster.Run(watching)
+	}()
+
+	t.Cleanup(func() {
+		end()
+		<-ended
+	})
+
+	made, err := pipeline.New(pipeline.Options{
+		Deployment: &deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: cluster},
+		Keys: keysWith(t, strings.Repeat("k", 32)), FrameworkVersion: "1.2.3", Clock: instant{}, Log: slog.New(slog.DiscardHandler),
+	})
+	must(t, err)
+
+	w.handle = made.Handle
+
+	return w
+}
+
+// call makes a call of the API that has to succeed.
+func (w *whole) call(method, path, body string) (out openapi.Resource) {
+	w.t.Helper()
+	fleetapi.Call(w.t, method, w.url, path, body, &out)
+
+	return out
+}
+
+// available is the status of Available in the adapter's report.
+func (w *whole) available(id string) string {
+	list, err := api.Store.Statuses(w.t.Context(), id)
+	if err != nil || len(list) == 0 {
+		return "none"
+	}
+
+	for _, condition := range list[0].Conditions {
+		if condition.Type == "Available" {
+			return condition.Status
+		}
+	}
+
+	return ""
+}
+
+// object is the cluster's ConfigMap; nil if there is none.
+func (w *whole) object(id string) *corev1.ConfigMap {
+	var out corev1.ConfigMap
+	if env.Client.Get(context.Background(), kubeclient.ObjectKey{Namespace: w.namespace, Name: id}, &out) != nil {
+		return nil
+	}
+
+	return &out
+}

@@ -1,0 +1,392 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/leanovate/gopter/gen"
+	"github.com/leanovate/gopter/prop"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+)
+
+// TestQueue holds a queue to what a broker promises to one subscription.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]func(*testing.T, bus){
+		"a failing event waits alone": testRetry,
+		"dead letters":                testDeadLetters,
+		"what is no event":            testMalformed,
+		"panics":                      testPanic,
+		"the end waits":               func(t *testing.T, b bus) { testWaits(t, b, topicOf(t), func(end func()) { end() }) },
+		"the same again is folded":    testFold,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newLocal(t, common()))
+		})
+	}
+}
+
+func testRetry(t *testing.T, b bus) {
+	t.Helper()
+
+	topic := topicOf(t)
+
+	var (
+		others atomic.Int32
+		tries  atomic.Int32
+		open   atomic.Bool
+	)
+
+	order := newRecord(t)
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		key, number := saying(t, e)
+		if key != "bad" {
+			others.Add(1)
+
+			return nil
+		}
+
+		if number == 0 {
+			if tries.Add(1) == 1 || !open.Load() && tries.Load() < 3 {
+				return errHandler
+			}
+		}
+
+		return order.handle(ctx, e)
+	})
+
+	publish(t, b, topic, event(t, "bad", 0))
+	publish(t, b, topic, event(t, "bad", 1))
+
+	const many = 40
+	for i := range many {
+		publish(t, b, topic, event(t, "good-"+strconv.Itoa(i), 0))
+	}
+
+	eventually(t, "others pass", func() bool { return others.Load() == many })
+	open.Store(true)
+	eventually(t, "both of the key are handled", func() bool { return total(order.copy()) == 2 })
+
+	if diff := cmp.Diff([]int{0, 1}, order.copy()["bad"]); diff != "" || tries.Load() < 2 {
+		t.Errorf("tries %d, -want +got:\n%s", tries.Load(), diff)
+	}
+}
+
+func testDeadLetters(t *testing.T, b bus) {
+	t.Helper()
+
+	topic := topicOf(t)
+
+	var tries sync.Map
+
+	dead := make(chan cloudevents.Event, 10)
+	after := newRecord(t)
+
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", into(dead))
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		key, number := saying(t, e)
+		count, _ := tries.LoadOrStore(key, &atomic.Int32{})
+
+		if number == 0 {
+			count.(*atomic.Int32).Add(1)
+		}
+
+		switch {
+		case number == 1:
+			return after.handle(ctx, e)
+		case key == "poisoned":
+			return fmt.Errorf("task: %w", broker.Poison(errHandler))
+		default:
+			return errHandler
+		}
+	})
+
+	for _, key := range []string{"poisoned", "hopeless"} {
+		publish(t, b, topic, event(t, key, 0))
+		publish(t, b, topic, event(t, key, 1))
+	}
+
+	got := map[string]map[string]any{}
+
+	for range 2 {
+		select {
+		case e := <-dead:
+			key, _ := saying(t, e)
+			got[key] = e.Extensions()
+		case <-time.After(patience):
+			t.Fatalf("dead letters: %v", got)
+		}
+	}
+
+	for key, want := range map[string]map[string]any{
+		"poisoned": {
+			broker.ExtensionReason: "poison", broker.ExtensionDeliveries: "1", broker.ExtensionError: "task: not today",
+			broker.ExtensionSubscription: "adapter", events.PartitionKey: "poisoned",
+		},
+		"hopeless": {
+			broker.ExtensionReason: "exhausted", broker.ExtensionDeliveries: "3", broker.ExtensionError: "not today",
+			broker.ExtensionSubscription: "adapter", events.PartitionKey: "hopeless",
+		},
+	} {
+		if diff := cmp.Diff(want, got[key]); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", key, diff)
+		}
+	}
+
+	eventually(t, "later events of the keys are handled", func() bool { return total(after.copy()) == 2 })
+}
+
+func testMalformed(t *testing.T, b bus) {
+	t.Helper()
+
+	topic := topicOf(t)
+	dead := make(chan cloudevents.Event, 10)
+	r := newRecord(t)
+
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", into(dead))
+	subscribe(t, b, topic, "adapter", r.handle)
+
+	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
+		must(t, b.PublishRaw(t.Context(), topic, []byte(body)))
+
+		select {
+		case e := <-dead:
+			if e.Type() != broker.TypeMalformed || string(e.Data()) != body || e.Extensions()[broker.ExtensionReason] != "malformed" {
+				t.Errorf("body %q: dead letter %v", body, e)
+			}
+		case <-time.After(patience):
+			t.Fatalf("body %q: no dead letter", body)
+		}
+	}
+
+	publish(t, b, topic, event(t, "a", 1))
+	eventually(t, "events are handled after it", func() bool { return total(r.copy()) == 1 })
+}
+
+func testPanic(t *testing.T, b bus) {
+	t.Helper()
+
+	topic := topicOf(t)
+	r := newRecord(t)
+
+	var tries atomic.Int32
+
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		if tries.Add(1) == 1 {
+			panic("oh")
+		}
+
+		return r.handle(ctx, e)
+	})
+	publish(t, b, topic, event(t, "a", 1))
+	eventually(t, "the event is handled", func() bool { return total(r.copy()) == 1 })
+}
+
+func testFold(t *testing.T, b bus) {
+	t.Helper()
+
+	topic := topicOf(t)
+
+	var handled atomic.Int32
+
+	begun, free := make(chan struct{}, 100), make(chan struct{})
+	last := newRecord(t)
+	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+		if _, number := saying(t, e); number == 2 {
+			return last.handle(ctx, e)
+		}
+
+		handled.Add(1)
+		begun <- struct{}{}
+		<-free
+
+		return nil
+	})
+	publish(t, b, topic, event(t, "a", 1))
+	<-begun
+
+	const same = 30
+	for range same {
+		publish(t, b, topic, event(t, "a", 1))
+	}
+
+	publish(t, b, topic, event(t, "a", 2))
+
+	// The broker hands them out while the first is in work, after which one is left.
+	eventually(t, "all but one are folded", func() bool { return b.Folded(topic, "adapter") >= same-1 })
+	close(free)
+	eventually(t, "the last is handled", func() bool { return total(last.copy()) == 1 })
+
+	if got := handled.Load(); got != 2 {
+		t.Errorf("%d of %d equal events handled, want the one in work and one after it", got, same+1)
+	}
+}
+
+// testWaits ends a subscription, whose end it is given, while an event is in work.
+func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
+	t.Helper()
+
+	var done atomic.Bool
+
+	begun, free := make(chan struct{}), make(chan struct{})
+	end := subscribe(t, b, topic, "adapter", func(ctx context.Context, _ cloudevents.Event) error {
+		close(begun)
+		<-free
+
+		done.Store(ctx.Err() == nil)
+
+		return nil
+	})
+	publish(t, b, topic, event(t, "a", 1))
+	<-begun
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		ends(end)
+	}()
+
+	select {
+	case <-ended:
+		t.Error("the subscription has ended while an event is in work")
+	case <-time.After(quiet):
+	}
+
+	close(free)
+	<-ended
+
+	if !done.Load() {
+		t.Error("the handler's context had ended")
+	}
+}
+
+// into is a handler that hands events on.
+func into(to chan<- cloudevents.Event) broker.Handler {
+	return func(_ context.Context, e cloudevents.Event) error {
+		to <- e
+
+		return nil
+	}
+}
+
+// TestPropertyOrder publishes to a few keys; each event fails as often as was drawn, up
+// to more often than it is tried.
+//
+// Feature: hyperfleet-operator, Property: events of a key are handled in their order and one at a time, however often they fail
+func TestPropertyOrder(t *testing.T) {
+	t.Parallel()
+
+	const (
+		tries    = 3
+		keyCount = 4
+	)
+
+	property.Check(t, "order", property.Options{Brief: 10}, prop.ForAll(func(draws []int) bool {
+		b := newLocal(t, platform.Broker{
+			Parallelism: 3, MaxDeliveries: tries, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
+		})
+
+		want, got, dead := map[string][]int{}, newRecord(t), newRecord(t)
+
+		var (
+			mu    sync.Mutex
+			tried = map[int]int{}
+		)
+
+		wantDead := 0
+		topic := topicOf(t)
+		defer subscribe(t, b, topic+broker.DeadLetterSuffix, "dead", dead.handle)()
+		defer subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+			_, number := saying(t, e)
+
+			mu.Lock()
+			tried[number]++
+			fails := tried[number] <= draws[number]/keyCount
+			mu.Unlock()
+
+			if fails {
+				return errHandler
+			}
+
+			return got.handle(ctx, e)
+		})()
+
+		for number, draw := range draws {
+			key := "key-" + strconv.Itoa(draw%keyCount)
+			publish(t, b, topic, event(t, key, number))
+
+			if draw/keyCount < tries {
+				want[key] = append(want[key], number)
+			} else {
+				wantDead++
+			}
+		}
+
+		eventually(t, "all are done", func() bool {
+			return total(got.copy()) >= total(want) && total(dead.copy()) >= wantDead
+		})
+
+		if diff := cmp.Diff(want, got.copy()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+
+			return false
+		}
+
+		return total(dead.copy()) == wantDead
+	}, gen.SliceOfN(20, gen.IntRange(0, keyCount*(tries+1)-1))))
+}
+
+// FuzzDelivery: whatever is in the broker is handled as an event or becomes a dead letter
+// that says what it was, and what comes after it is handled.
+func FuzzDelivery(f *testing.F) {
+	for _, body := range []string{
+		"", "null", "{}", "[1]", "\x00\xff", `{"specversion":"1.0"}`, `{"specversion":"2.0","id":"a","source":"b","type":"c"}`,
+		`{"specversion":"1.0","id":"a","source":"b","type":"c","partitionkey":7,"traceparent":"x"}`,
+		`{"specversion":"1.0","id":"a","source":"b","type":"c","data_base64":"?"}`,
+		`{"specversion":"1.0","id":"a","source":"b","type":"c","DATA":1,"x y":2}`,
+	} {
+		f.Add([]byte(body))
+	}
+
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b := newLocal(t, platform.Broker{Parallelism: 1})
+		came, dead := make(chan cloudevents.Event, 2), make(chan cloudevents.Event, 2)
+
+		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", into(dead))
+		subscribe(t, b, "fuzz", "adapter", into(came))
+
+		must(t, b.PublishRaw(t.Context(), "fuzz", body))
+
+		select {
+		case <-t.Context().Done():
+			t.Fatal("it is nowhere")
+		case e := <-came:
+			if err := e.Validate(); err != nil {
+				t.Errorf("handled: %v", err)
+			}
+		case e := <-dead:
+			if e.Type() != broker.TypeMalformed || !bytes.Equal(e.Data(), body) {
+				t.Errorf("dead letter %v of %q", e, body)
+			}
+		}
+	})
+}
