@@ -91,9 +91,7 @@ func badInputs() map[string]badInput {
 			templateReason: "TemplateWithoutCloudInit", says: []string{"cloud-init"},
 		},
 		"resources beyond every node": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.Resources.Memory = resource.MustParse("4Ti")
-			},
+			template:       func(t *v1alpha1.HypervisorMachineTemplate) { t.Spec.Resources.Memory = resource.MustParse("4Ti") },
 			templateReason: "ResourcesExceedNode", says: []string{"memory"},
 		},
 		"unknown bridge": {
@@ -107,9 +105,7 @@ func badInputs() map[string]badInput {
 			templateReason: "GitHubCredentialsInvalid", says: []string{"token"},
 		},
 		"unknown repository": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.Bootstrap.Config.GitHub.Repository = "nowhere"
-			},
+			template:       func(t *v1alpha1.HypervisorMachineTemplate) { t.Spec.Bootstrap.Config.GitHub.Repository = "nowhere" },
 			templateReason: "GitHubScopeNotFound", says: []string{"octo-org/nowhere"},
 		},
 	}
