@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
 // What the API server can't see of a template's pool is named in its condition; a machine
@@ -19,19 +20,15 @@ import (
 func TestBadPools(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
+	f := newFleet(t, fleet.Options{})
 	good := rangeOf("10.9.0.10-10.9.0.19")
 	template := pooled(f, good)
 
-	f.CreateCluster(f.NewCluster())
-	f.Create(template)
-	f.Start()
-
 	keeps := f.NewClaim("keeps")
-	f.Create(keeps)
+	begin(f, template, keeps)
 	f.EventuallyCondition(keeps, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	has := addresses(f, keeps)
+	has := addressesOf(f, keeps)
 
 	for _, row := range []struct {
 		why  string
@@ -69,7 +66,7 @@ func TestBadPools(t *testing.T) {
 			return strings.Contains(message, row.want), message
 		})
 
-		if got := addresses(f, keeps); !slices.Equal(got, has) {
+		if got := addressesOf(f, keeps); !slices.Equal(got, has) {
 			t.Errorf("%s: the machine had %v, and has %v", row.why, has, got)
 		}
 	}
@@ -80,7 +77,7 @@ func TestBadPools(t *testing.T) {
 	changePool(f, template, good)
 	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	if got := addresses(f, waits); slices.Equal(got, has) || !slices.Equal(addresses(f, keeps), has) {
+	if got := addressesOf(f, waits); slices.Equal(got, has) || !slices.Equal(addressesOf(f, keeps), has) {
 		t.Errorf("the machine with %v was joined by one with %v", has, got)
 	}
 }

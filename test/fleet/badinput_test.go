@@ -4,7 +4,6 @@
 package fleet_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -12,11 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
@@ -41,18 +38,6 @@ func badInputs() map[string]badInput {
 		"wrong credentials": {
 			secret:        "00000000-0000-0000-0000-00000000dead",
 			clusterReason: "AuthenticationFailed", says: []string{"token"},
-		},
-		"missing secret": {
-			cluster: func(c *v1alpha1.HypervisorCluster) {
-				c.Spec.Credentials.TokenSecret.SecretKeyRef.Name = "nowhere"
-			},
-			clusterReason: "SecretNotFound", says: []string{"nowhere", "create it"},
-		},
-		"missing key of a secret": {
-			cluster: func(c *v1alpha1.HypervisorCluster) {
-				c.Spec.Credentials.TokenSecret.SecretKeyRef.Key = "nokey"
-			},
-			clusterReason: "SecretKeyNotFound", says: []string{`no key "nokey"`},
 		},
 		"unreachable endpoint": {
 			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.Endpoint = "https://127.0.0.1:1/api2/json" },
@@ -106,9 +91,7 @@ func badInputs() map[string]badInput {
 			templateReason: "TemplateWithoutCloudInit", says: []string{"cloud-init"},
 		},
 		"resources beyond every node": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.Resources.Memory = resource.MustParse("4Ti")
-			},
+			template:       func(t *v1alpha1.HypervisorMachineTemplate) { t.Spec.Resources.Memory = resource.MustParse("4Ti") },
 			templateReason: "ResourcesExceedNode", says: []string{"memory"},
 		},
 		"unknown bridge": {
@@ -117,48 +100,12 @@ func badInputs() map[string]badInput {
 			},
 			templateReason: "BridgeNotFound", says: []string{"vmbr7"},
 		},
-		"malformed template text": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\nhostname: {{ .Hostname }\n"}
-			},
-			templateReason: "CloudInitInvalid", says: []string{"userData", "2"},
-		},
-		"unknown variable": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\nhostname: {{ .Hostnaem }}\n"}
-			},
-			templateReason: "CloudInitInvalid", says: []string{"Hostnaem"},
-		},
-		"oversized user data": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.CloudInit = &v1alpha1.CloudInit{
-					UserData: "#cloud-config\nbootcmd: ['{{ range $i, $e := .Labels }}" + strings.Repeat("x", 200000) + "{{ end }}']\n",
-				}
-			},
-			templateReason: "CloudInitInvalid", says: []string{"512 KiB", "write less"},
-		},
-		"a clash on a reserved path": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.CloudInit = &v1alpha1.CloudInit{
-					UserData: "#cloud-config\nwrite_files:\n- path: /etc/hyperfleet/runner-config.json\n  content: mine\n",
-				}
-			},
-			templateReason: "CloudInitInvalid", says: []string{"/etc/hyperfleet/runner-config.json"},
-		},
-		"unknown cluster": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.HypervisorClusterRef.Name = "nowhere"
-			},
-			templateReason: "ClusterNotFound", says: []string{"nowhere", "create it"},
-		},
 		"wrong token for GitHub": {
 			secret:         "ghp_wrong",
 			templateReason: "GitHubCredentialsInvalid", says: []string{"token"},
 		},
 		"unknown repository": {
-			template: func(t *v1alpha1.HypervisorMachineTemplate) {
-				t.Spec.Bootstrap.Config.GitHub.Repository = "nowhere"
-			},
+			template:       func(t *v1alpha1.HypervisorMachineTemplate) { t.Spec.Bootstrap.Config.GitHub.Repository = "nowhere" },
 			templateReason: "GitHubScopeNotFound", says: []string{"octo-org/nowhere"},
 		},
 	}
@@ -169,9 +116,8 @@ func badInputs() map[string]badInput {
 func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	f.CreateCluster(f.NewCluster())
-	f.Start()
+	f := quick(t, fleet.Options{})
+	begin(f)
 
 	t.Run("inputs", func(t *testing.T) {
 		for name, tc := range badInputs() {
@@ -224,13 +170,7 @@ func (tc badInput) try(f *fleet.Fleet, name string) {
 	f.Create(template)
 	f.Create(claim)
 
-	message := f.EventuallyCondition(about, "Ready", metav1.ConditionFalse, tc.clusterReason+tc.templateReason)
-	for _, part := range tc.says {
-		if !strings.Contains(message, part) {
-			f.T.Errorf("message %q does not say %q", message, part)
-		}
-	}
-
+	says(f.T, f.EventuallyCondition(about, "Ready", metav1.ConditionFalse, tc.clusterReason+tc.templateReason), tc.says...)
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "")
 }
 
@@ -276,11 +216,8 @@ func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorC
 func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	if err := f.Client.Delete(t.Context(), kept(f.Namespace, "")); err != nil { // the fleet's own
-		t.Fatal(err)
-	}
-
+	f := quick(t, fleet.Options{})
+	remove(f, kept(f.Namespace, "")) // the fleet's own
 	f.Create(kept(f.Namespace, githubtest.PAT))
 	f.Populate(1)
 	f.Start()
@@ -296,14 +233,11 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	f.SetSecret("github", "pat", revoked)
 	f.EventuallyCondition(f.NewTemplate(), "Ready", metav1.ConditionFalse, "")
 
-	if err := f.Client.Delete(t.Context(), kept(f.Namespace, "")); err != nil {
-		t.Fatal(err)
-	}
-
+	remove(f, kept(f.Namespace, ""))
 	f.Create(kept(f.Namespace, githubtest.PAT))
 	f.EventuallyReady(f.NewTemplate())
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	queue(f, 1)
 	f.EventuallyDone(1)
 	f.EventuallyClean()
 }
@@ -312,7 +246,7 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 func TestSecretsOfOtherNamespacesMustAllowIt(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	other := env.Namespace(t)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "theirs"},
@@ -325,15 +259,10 @@ func TestSecretsOfOtherNamespacesMustAllowIt(t *testing.T) {
 		Name: "theirs", Namespace: other, Key: "pat",
 	}
 
-	f.CreateCluster(f.NewCluster())
-	f.Create(template)
-	f.Start()
+	begin(f, template)
 	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "SecretNotAllowed")
-
-	secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedNamespaces: "x, " + f.Namespace}
-	if err := f.Client.Update(context.Background(), secret, &client.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-
+	change(f, secret, func() {
+		secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedNamespaces: "x, " + f.Namespace}
+	})
 	f.EventuallyReady(template)
 }

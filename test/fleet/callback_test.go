@@ -6,17 +6,14 @@ package fleet_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -29,12 +26,10 @@ type seen struct {
 }
 
 // watched is the guest, with a look at its cloud-init ISO before it runs.
-func (s *seen) watched(t *testing.T) func(pve.GuestVM) {
+func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 	t.Helper()
 
-	run := fleet.Guest(t)
-
-	return func(vm pve.GuestVM) {
+	return func(vm pve.GuestVM, run func(pve.GuestVM)) {
 		cfg, err := fleet.GuestConfig(vm.Drive)
 		if err != nil {
 			t.Errorf("read configuration: %v", err)
@@ -61,19 +56,12 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 
 	var found seen
 
-	model := fleet.Model()
-	model.Guest.Script = found.watched(t)
-
-	f := fleet.New(t, env, fleet.Options{Model: model})
+	f := quick(t, fleet.Options{Guest: found.watched(t)})
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
-
-	f.CreateCluster(f.NewCluster())
-	f.Create(template)
-	f.Create(f.NewPool(jobs))
-	f.Start()
+	begin(f, template, f.NewPool(jobs))
 	f.EventuallyReady(f.NewPool(0))
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Count: jobs})
+	queue(f, jobs)
 	f.EventuallyDone(jobs)
 	f.EventuallyEvent("CredentialHandedOver")
 	f.EventuallyClean()
@@ -86,7 +74,7 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 	defer found.mu.Unlock()
 
 	for _, cfg := range found.configs {
-		if !equalJSON(t, cfg.Credential(), guest.Credential{}) || cfg.Callback == nil {
+		if !reflect.DeepEqual(cfg.Credential(), guest.Credential{}) || cfg.Callback == nil {
 			t.Errorf("the cloud-init ISO of runner %s holds a credential, or no code", cfg.RunnerName)
 
 			continue
@@ -110,39 +98,24 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 func TestAStolenCodeEndsTheMachine(t *testing.T) {
 	t.Parallel()
 
-	model := fleet.Model()
-	run := fleet.Guest(t)
-	model.Guest.Script = func(vm pve.GuestVM) {
+	f := quick(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 		if cfg, err := fleet.GuestConfig(vm.Drive); err != nil || call(t, cfg) != http.StatusOK {
 			t.Errorf("the thief got nothing: error %v", err)
 		}
 
 		run(vm)
-	}
-
-	f := fleet.New(t, env, fleet.Options{Model: model})
+	}})
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
 
-	f.CreateCluster(f.NewCluster())
-	f.Create(template)
-	f.Create(f.NewPool(0))
-	f.Start()
-	f.EventuallyReady(f.NewTemplate())
-
 	claim := f.NewClaim("robbed")
-	f.Create(claim)
+	begin(f, template, claim)
 	f.EventuallyEvent("CredentialRefused")
 	f.EventuallyEvent("VMStopped")
 	f.EventuallyClean() // the thief's runner as well
 
-	if !strings.Contains(strings.Join(f.Events(), "\n"), "BootstrapFailed CredentialRefused") {
-		t.Errorf("events:\n%s", strings.Join(f.Events(), "\n"))
-	}
-
-	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil {
-		t.Error("the claim is still there")
-	}
+	eventuallyGone(f, claim)
+	says(t, strings.Join(f.Events(), "\n"), "BootstrapFailed CredentialRefused")
 }
 
 func call(t *testing.T, cfg guest.Config) int {
@@ -171,13 +144,4 @@ func call(t *testing.T, cfg guest.Config) int {
 	_ = response.Body.Close()
 
 	return response.StatusCode
-}
-
-func equalJSON(t *testing.T, a, b any) bool {
-	t.Helper()
-
-	left, errA := json.Marshal(a)
-	right, errB := json.Marshal(b)
-
-	return errA == nil && errB == nil && bytes.Equal(left, right)
 }

@@ -4,8 +4,8 @@
 package fleet_test
 
 import (
-	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +31,7 @@ func polling(every time.Duration) *v1alpha1.DemandSources {
 func TestJobsAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.GitHub.SetFaults(control.Faults{WebhookLost: 1})
 	f.Populate(0)
 
@@ -41,10 +41,10 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 50 * time.Millisecond})
+	queue(f, 1)
 	f.EventuallyDone(1)
 	f.Stop()
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 50 * time.Millisecond})
+	queue(f, 2)
 	f.Start()
 	f.EventuallyDone(3)
 	f.EventuallyClean()
@@ -59,7 +59,7 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.GitHub.SetFaults(control.Faults{WebhookLost: 1})
 	f.Populate(0)
 
@@ -83,28 +83,14 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	message := f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing")
-	for _, want := range []string{"no job is heard of", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook"} {
-		if !strings.Contains(message, want) {
-			t.Errorf("%q does not say %q", message, want)
-		}
-	}
-
+	says(t, f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing"),
+		"no job is heard of", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook")
 	f.EventuallyCondition(needless, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
+	says(t, f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled"),
+		"jobs are heard of by webhooks alone")
 
-	message = f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
-	if !strings.Contains(message, "jobs are heard of by webhooks alone") {
-		t.Errorf("%q does not say that webhooks are all there is", message)
-	}
-
-	before := client.MergeFrom(deaf.DeepCopy())
-	deaf.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"}
-
-	if err := f.Client.Patch(t.Context(), deaf, before); err != nil {
-		t.Fatal(err)
-	}
-
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: 50 * time.Millisecond})
+	change(f, deaf, func() { deaf.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"} })
+	queue(f, 1)
 	f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
 	f.EventuallyDone(1)
 	f.EventuallyClean()
@@ -114,13 +100,13 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.Populate(0)
 
 	pool := f.NewPool(5)
 	pool.Name, pool.Spec.Demand = "hooked", &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Disabled: true}}
 	f.Create(pool)
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Duration: 50 * time.Millisecond})
+	queue(f, 2)
 	f.GitHub.Eventually("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 2 })
 
 	f.Start()
@@ -132,7 +118,7 @@ func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.Populate(3)
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
@@ -173,7 +159,7 @@ func TestSoakLoad(t *testing.T) {
 func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 	t.Helper()
 
-	f := fleet.New(t, env, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
+	f := quick(t, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
 	f.Populate(0)
 
 	pool := f.NewPool(machines)
@@ -183,9 +169,7 @@ func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 
 	sites := make([]*fleet.Site, clusters)
 	for i := range sites {
-		model := fleet.Model()
-		model.Guest.Script = fleet.Guest(t)
-		sites[i] = f.NewSite(fmt.Sprintf("site-%d", i), model)
+		sites[i] = f.NewSite(fmt.Sprintf("site-%d", i), fleet.Model())
 
 		if i == 0 {
 			pool.Spec.TemplateRef.Name = sites[i].Template.Name
@@ -208,48 +192,15 @@ func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 	f.EventuallyDone(int(machines))
 
 	for _, site := range sites {
-		if len(clonesOn(site)) == 0 {
+		if !slices.ContainsFunc(site.PVE.Snapshot().Tasks, func(task pve.TaskState) bool { return task.Type == "qmclone" }) {
 			t.Errorf("cluster %s had no machine", site.Cluster.Name)
 		}
 	}
 
 	for _, share := range shares {
-		scale(t, f, pool, machines*share/10)
-		time.Sleep(700 * time.Millisecond) // faster than machines come and go
+		change(f, pool, func() { pool.Spec.Scaling.MinReplicas = machines * share / 10 })
+		time.Sleep(200 * time.Millisecond) // faster than machines come and go
 	}
 
 	f.EventuallyClean()
-	f.Eventually("nothing being left on any cluster", func() (bool, string) {
-		var left []string
-
-		for _, server := range f.Servers() {
-			for _, vm := range server.Snapshot().Made() {
-				left = append(left, fmt.Sprintf("VM %d %s", vm.VMID, vm.Status))
-			}
-		}
-
-		return len(left) == 0, strings.Join(left, ", ")
-	})
-}
-
-// clonesOn are the clones that a site has made.
-func clonesOn(site *fleet.Site) []pve.TaskState {
-	var out []pve.TaskState
-
-	for _, task := range site.PVE.Snapshot().Tasks {
-		if task.Type == "qmclone" {
-			out = append(out, task)
-		}
-	}
-
-	return out
-}
-
-func scale(t *testing.T, f *fleet.Fleet, pool *v1alpha1.RunnerPool, least int32) {
-	t.Helper()
-
-	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"scaling":{"minReplicas":%d}}}`, least))
-	if err := f.Client.Patch(context.Background(), pool.DeepCopy(), patch); err != nil {
-		t.Fatal(err)
-	}
 }

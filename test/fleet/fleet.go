@@ -108,6 +108,7 @@ type Fleet struct {
 	run *running
 	// sites are the hypervisors beside PVE.
 	sites []*pve.Server
+	guest func(pve.GuestVM)
 }
 
 type running struct {
@@ -126,6 +127,8 @@ type Options struct {
 	// Clock of the operator and its queues, the hypervisor, the forge and the guests; the API
 	// server's times are told by it. Nil for the real one.
 	Clock clock.WithTicker
+	// Guest, if set, is what machines do; run is what they do without it.
+	Guest func(vm pve.GuestVM, run func(pve.GuestVM))
 }
 
 // Model is a cluster where everything takes a moment and nothing more, and whose
@@ -164,16 +167,13 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	opts.GitHub.Webhook = control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: hookValue}
 	f.GitHub = githubtest.New(t, opts.GitHub)
 
+	f.guest = guestBy(t, f.Clock)
+	if run := f.guest; opts.Guest != nil {
+		f.guest = func(vm pve.GuestVM) { opts.Guest(vm, run) }
+	}
+
 	if f.PVE == nil {
-		if opts.Model.Cluster == "" {
-			opts.Model = Model()
-		}
-
-		if opts.Model.Guest.Script == nil && opts.Model.Guest.Kind == pve.GuestNothing {
-			opts.Model.Guest.Script = guestBy(t, f.Clock)
-		}
-
-		f.PVE = pvetest.New(t, opts.Model, pve.WithClock(f.Clock))
+		f.PVE = f.newPVE(opts.Model)
 	}
 
 	f.Runners = config.Default().Runners
@@ -188,6 +188,24 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	f.secret(hookSecret, map[string]string{"secret": hookValue})
 
 	return f
+}
+
+// Guest is what machines do, where their model does not say.
+func (f *Fleet) Guest() func(pve.GuestVM) { return f.guest }
+
+// newPVE starts a hypervisor.
+func (f *Fleet) newPVE(model pve.Model) *pve.Server {
+	f.T.Helper()
+
+	if model.Cluster == "" {
+		model = Model()
+	}
+
+	if model.Guest.Script == nil && model.Guest.Kind == pve.GuestNothing {
+		model.Guest.Script = f.guest
+	}
+
+	return pvetest.New(f.T, model, pve.WithClock(f.Clock))
 }
 
 // hurry has the operator look more often than it does by itself, since nobody waits for minutes.
@@ -207,7 +225,7 @@ func (f *Fleet) In(t testing.TB) *Fleet {
 	return &Fleet{
 		T: t, Env: f.Env, Client: f.Client, Namespace: f.Namespace, Cluster: f.Cluster, PVE: f.PVE, GitHub: f.GitHub,
 		OperatorUID: f.OperatorUID, Runners: f.Runners, Front: f.Front, ReportKey: f.ReportKey, Registry: f.Registry,
-		Clock: f.Clock, Patience: f.Patience, Poll: f.Poll, sites: f.Servers()[1:],
+		Clock: f.Clock, Patience: f.Patience, Poll: f.Poll, sites: f.Servers()[1:], guest: f.guest,
 	}
 }
 

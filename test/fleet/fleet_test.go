@@ -20,7 +20,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -34,7 +33,7 @@ var (
 )
 
 // sideBySide is how many tests run at a time: most of what they do is to wait for machines.
-const sideBySide = "5"
+const sideBySide = "8"
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -66,13 +65,13 @@ func run(m *testing.M) int {
 func TestQueuedJobsGetMachines(t *testing.T) {
 	t.Parallel()
 
-	const jobs = 5
+	const jobs = 3
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.Populate(2)
 	f.Start()
 	f.EventuallyReady(f.NewPool(0))
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Count: jobs})
+	queue(f, jobs)
 	f.EventuallyDone(jobs)
 
 	for _, reason := range []string{

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,8 @@ func Guest(t testing.TB) func(pve.GuestVM) {
 func guestBy(t testing.TB, clk clock.WithTicker) func(pve.GuestVM) {
 	t.Helper()
 
+	dir := t.TempDir()
+
 	return func(vm pve.GuestVM) {
 		cfg, err := GuestConfig(vm.Drive)
 		if err != nil {
@@ -44,7 +47,7 @@ func guestBy(t testing.TB, clk clock.WithTicker) func(pve.GuestVM) {
 		}
 
 		Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: clk.Now()})
-		run(t, vm, cfg, clk)
+		run(vm, cfg, dir, clk)
 	}
 }
 
@@ -55,11 +58,17 @@ const powerOff = 300 * time.Millisecond
 // one job. Callback.Code is the bearer token, whatever proof that is.
 func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 	t.Helper()
-	run(t, vm, cfg, clock.RealClock{})
+	run(vm, cfg, t.TempDir(), clock.RealClock{})
 }
 
-func run(t testing.TB, vm pve.GuestVM, cfg guest.Config, clk clock.WithTicker) {
-	t.Helper()
+// run has a folder that goes with the test, which may end before the machine does.
+func run(vm pve.GuestVM, cfg guest.Config, dir string, clk clock.WithTicker) {
+	root, err := os.MkdirTemp(dir, vm.Name) //nolint:usetesting // as above
+	if err != nil {
+		vm.Log("make folder: %v", err)
+
+		return
+	}
 
 	if err := fetch(vm.Context, &cfg); err != nil {
 		vm.Log("get credential: %v", err)
@@ -72,7 +81,7 @@ func run(t testing.TB, vm pve.GuestVM, cfg guest.Config, clk clock.WithTicker) {
 
 	watch := &phases{tell: func(r guest.Report) { Tell(vm.Context, cfg, r) }, clock: clk}
 	program := simrunner.Program{
-		Root: t.TempDir(), Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
+		Root: root, Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
 		Clock: clk,
 	}
 	code := program.Main(vm.Context, []string{"run", "--jitconfig", cfg.JITConfig})

@@ -5,7 +5,6 @@ package fleet_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
 // definitions is the kind NetworkAttachmentDefinition, as far as anybody here reads it: that
@@ -61,26 +59,17 @@ func (s *site) attach(t *testing.T, name string) {
 func (s *site) poolOn(t *testing.T, network, data string) *v1alpha1.HypervisorMachineTemplate {
 	t.Helper()
 
+	pool := rangeOf("10.9.0.10-10.9.0.12", "fd00:9::10-fd00:9::12")
 	template := s.NewTemplate()
-	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
-		t.Fatal(err)
-	}
+	change(s.Fleet, template, func() {
+		template.Spec.Template.KubeVirt.Network = network
+		template.Spec.CloudInit = &v1alpha1.CloudInit{NetworkData: data}
+		template.Spec.Network = &v1alpha1.MachineNetwork{
+			Mode: v1alpha1.NetworkModeCloudInit, Interface: "enp1s0", Static: &v1alpha1.StaticNetwork{Pool: &pool},
+		}
+	})
 
-	changed := template.DeepCopy()
-	changed.Spec.Template.KubeVirt.Network = network
-	changed.Spec.CloudInit = &v1alpha1.CloudInit{NetworkData: data}
-	changed.Spec.Network = &v1alpha1.MachineNetwork{
-		Mode: v1alpha1.NetworkModeCloudInit, Interface: "enp1s0",
-		Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{
-			Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.12", "fd00:9::10-fd00:9::12"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
-		}},
-	}
-
-	if err := env.Client.Patch(t.Context(), changed, client.MergeFrom(template)); err != nil {
-		t.Fatal(err)
-	}
-
-	return changed
+	return template
 }
 
 // Machines of KubeVirt have addresses of their template's pool, which stand in the template's
@@ -98,9 +87,7 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 	template := s.poolOn(t, "machines", "version: 2\nethernets:\n  eth0: {"+kept+"}\n")
 	s.Start()
 
-	if said := s.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"); !strings.Contains(said, `"enp1s0"`) {
-		t.Errorf("the template is told %q", said)
-	}
+	says(t, s.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"), `"enp1s0"`)
 
 	template = s.poolOn(t, "machines", `{"version": 2, "ethernets": {"enp1s0": {"mtu": 9000}}}`)
 	s.EventuallyReady(template)
@@ -123,15 +110,9 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 	s.overlapping(t)
 
 	// The claim, which is nobody's, may take a job: then a machine of the pool is one too many.
-	before := s.NewPool(5)
-	after := before.DeepCopy()
-	after.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
-
-	if err := env.Client.Patch(t.Context(), after, client.MergeFrom(before)); err != nil {
-		t.Fatal(err)
-	}
-
-	s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2})
+	pool := s.NewPool(0)
+	change(s.Fleet, pool, func() { pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{} })
+	queue(s.Fleet, 2)
 	s.EventuallyDone(2)
 	s.EventuallyClean()
 }
@@ -153,9 +134,7 @@ func (s *site) overlapping(t *testing.T) {
 			Compute:    &infrav1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
 		},
 	}
-	if err := env.Client.Create(t.Context(), nodes); err != nil {
-		t.Fatal(err)
-	}
+	s.Create(nodes)
 
 	said := ""
 
@@ -174,11 +153,6 @@ func (s *site) overlapping(t *testing.T) {
 		return c.Reason == "OverlappingAddresses", c.Reason + " " + said
 	})
 
-	if !strings.Contains(said, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name) || !strings.Contains(said, "10.9.0.12") {
-		t.Errorf("the node pool is told %q", said)
-	}
-
-	if err := env.Client.Delete(t.Context(), nodes); err != nil {
-		t.Fatal(err)
-	}
+	says(t, said, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name, "10.9.0.12")
+	remove(s.Fleet, nodes)
 }

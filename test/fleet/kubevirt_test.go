@@ -4,7 +4,6 @@
 package fleet_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/kubevirttest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -181,7 +179,7 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 			s.misfit()
 			s.watchSeeds(t)
 
-			s.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: watchedJobs})
+			queue(s.Fleet, watchedJobs)
 			s.EventuallyDone(watchedJobs)
 			s.EventuallyClean()
 			s.Eventually("the machines being gone", func() (bool, string) {
@@ -250,8 +248,6 @@ func (s *site) misfit() {
 	misfit.Name = "misfit"
 	s.Create(misfit)
 
-	message := s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch")
-	if want := fmt.Sprintf("HypervisorCluster %s is of provider kubevirt: set template.kubevirt", s.Cluster); !strings.Contains(message, want) {
-		s.T.Errorf("want %q in %q", want, message)
-	}
+	says(s.T, s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch"),
+		"HypervisorCluster "+s.Cluster+" is of provider kubevirt: set template.kubevirt")
 }

@@ -18,7 +18,7 @@ import (
 
 // starts is how often the operator is started; what one start leaves behind is there as
 // often.
-const starts = 3
+const starts = 2
 
 // callTimeout of calls to the CI platform. A call that was refused keeps the timer of
 // net/http's client until then.

@@ -19,32 +19,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// ready starts a fleet with one claim whose runner is online.
-func ready(t *testing.T, f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
-	t.Helper()
-
-	f.Populate(0)
-	f.Start()
-	f.EventuallyReady(f.NewTemplate())
-	f.Create(claim)
-	f.EventuallyReady(claim)
-}
-
 // A claim whose runner works is drained: its job ends first.
 func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	claim := f.NewClaim("busy")
-	ready(t, f, claim)
+	begin(f, f.NewTemplate(), f.NewPool(0), claim)
+	f.EventuallyReady(claim)
 
-	command, release := held(t)
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command})
-	f.GitHub.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
-
-	if err := f.Client.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	release := hold(t, f, 1)
+	remove(f, claim)
 
 	message := f.EventuallyCondition(claim, "Deregistered", metav1.ConditionFalse, "RunnerBusy")
 	if claim.Status.Phase != v1alpha1.MachineClaimDraining || !strings.Contains(message, "runs a job") {
@@ -83,17 +68,13 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 		},
 	}
 
-	work := fleet.Guest(t)
-	model := fleet.Model()
-	model.Guest.Script = func(vm pve.GuestVM) {
+	f := quick(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 		if vm.Name == noRunner {
-			idle(vm)
-		} else {
-			work(vm)
+			run = func(vm pve.GuestVM) { <-vm.Context.Done() }
 		}
-	}
 
-	f := fleet.New(t, env, fleet.Options{Model: model})
+		run(vm)
+	}})
 	f.Populate(0)
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
@@ -164,41 +145,13 @@ func endsFor(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason str
 func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	t.Parallel()
 
-	model := fleet.Model()
-	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() } // the runner never comes online
-
-	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Runners.OrphanInterval = 500 * time.Millisecond
+	f := quick(t, fleet.Options{Guest: idle}) // the runner never comes online
 	claim := f.NewClaim("lost")
-
-	f.Populate(0)
-	f.Start()
-	f.EventuallyReady(f.NewTemplate())
-	f.Create(claim)
+	begin(f, f.NewTemplate(), f.NewPool(0), claim)
 	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 	f.Stop()
-
-	// A person takes the finalizer off by force: VM, cloud-init ISO and runner have no claim now.
-	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
-		t.Fatal(err)
-	}
-
-	claim.Finalizers = nil
-	if err := f.Client.Update(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := f.Client.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
-
-	left := strings.Join(f.Leftovers(), ", ")
-	for _, side := range []string{"VM ", "cloud-init ISO ", "runner "} {
-		if !strings.Contains(left, side) {
-			t.Fatalf("no %s to be orphaned: %s", side, left)
-		}
-	}
-
+	loseClaims(f) // VM, cloud-init ISO and runner have no claim now
+	says(t, strings.Join(f.Leftovers(), ", "), "VM ", "cloud-init ISO ", "runner ")
 	f.Start()
 	f.EventuallyClean()
 }
@@ -207,23 +160,21 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	t.Parallel()
 
-	one := fleet.New(t, env, fleet.Options{})
-	two := fleet.New(t, env, fleet.Options{PVE: one.PVE})
+	one := quick(t, fleet.Options{})
+	two := quick(t, fleet.Options{PVE: one.PVE, Clock: one.Clock})
 	foreign := foreignVMs(one)
 
-	for _, f := range []*fleet.Fleet{one, two} {
-		f.Populate(5)
-		f.Start()
-		f.EventuallyReady(f.NewPool(0))
-	}
+	one.Populate(5)
+	one.Start()
+	one.EventuallyReady(one.NewPool(0))
 
-	// The other's machines idle all the while.
+	// The other's machine idles all the while.
 	keep := two.NewClaim("keep")
-	two.Create(keep)
+	begin(two, two.NewTemplate(), keep)
 	two.EventuallyReady(keep)
 
-	one.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
-	one.EventuallyDone(3)
+	queue(one, 2)
+	one.EventuallyDone(2)
 	one.Eventually("one's machines being gone", func() (bool, string) {
 		left := strings.Join(one.Leftovers(), ", ")
 
@@ -236,10 +187,7 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 		t.Errorf("machines of others have changed:\n%s\nwere\n%s", got, foreign)
 	}
 
-	if err := two.Client.Delete(t.Context(), keep); err != nil {
-		t.Fatal(err)
-	}
-
+	remove(two, keep)
 	two.EventuallyClean()
 }
 

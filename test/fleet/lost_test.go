@@ -5,7 +5,6 @@ package fleet_test
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -26,29 +24,21 @@ import (
 func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 	t.Parallel()
 
-	const aWhile = 2 * time.Second
+	const aWhile = 10 * time.Second
 
-	// at tells whether a task of a kind runs for the first machine, or it is whole with an empty kind.
+	// at tells whether a task of a kind runs for the first machine.
 	at := func(kind string) func(pve.State) bool {
 		return func(s pve.State) bool {
-			return len(s.Made()) > 0 && (kind == "" && s.Made()[0].Lock == "" ||
-				slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" }))
+			return len(s.Made()) > 0 &&
+				slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" })
 		}
 	}
 
 	for name, tc := range map[string]struct {
 		slow    func(*pve.Delays)
-		fault   pve.Fault
 		reached func(pve.State) bool
 	}{
-		"cloned":   {slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: at("qmclone")},
-		"uploaded": {slow: func(d *pve.Delays) { d.Upload = aWhile }, reached: at("imgcopy")},
-		"without ISO": {
-			fault: pve.Fault{
-				Kind: pve.FaultError, Method: http.MethodPost, Path: "/nodes/*/storage/*/upload", Status: 500, Reason: "got timeout",
-			},
-			reached: at(""),
-		},
+		"cloned":  {slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: at("qmclone")},
 		"started": {slow: func(d *pve.Delays) { d.Start = aWhile }, reached: at("qmstart")},
 		"running without a runner": {
 			reached: func(s pve.State) bool { return len(s.Made()) > 0 && s.Made()[0].Status == "running" },
@@ -66,26 +56,17 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 
 			var lost atomic.Bool
 
-			work := fleet.Guest(t)
-			model.Guest.Script = func(vm pve.GuestVM) {
+			f := quick(t, fleet.Options{Model: model, Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 				if !lost.Load() {
-					<-vm.Context.Done()
-
-					return
+					run = func(vm pve.GuestVM) { <-vm.Context.Done() }
 				}
 
-				work(vm)
-			}
-
-			f := fleet.New(t, env, fleet.Options{Model: model})
-			if tc.fault.Kind != "" {
-				f.PVE.AddFault(tc.fault)
-			}
-
+				run(vm)
+			}})
 			f.Populate(2)
 			f.Start()
 			f.EventuallyReady(f.NewTemplate())
-			f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "true"})
+			queue(f, 1)
 
 			var node string
 
@@ -100,7 +81,6 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 				return true, ""
 			})
 			lost.Store(true)
-			f.PVE.ClearFaults()
 			f.PVE.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: node})
 
 			f.EventuallyDone(1)
@@ -114,14 +94,9 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	f.CreateCluster(f.NewCluster())
-	f.Create(f.NewTemplate())
-
+	f := quick(t, fleet.Options{})
 	claim := f.NewClaim("runs")
-	f.Create(claim)
-	f.Start()
-
+	begin(f, f.NewTemplate(), claim)
 	eventuallyAtWork(f, claim)
 	f.Stop()
 
@@ -132,12 +107,8 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, gone := range []client.Object{secret, claim} {
-		if err := f.Client.Delete(t.Context(), gone); err != nil {
-			t.Fatal(err)
-		}
-	}
-
+	remove(f, secret)
+	remove(f, claim)
 	f.Start()
 	f.EventuallyCondition(claim, v1alpha1.ConditionVMCleanedUp, metav1.ConditionFalse, "ClusterNotConnected")
 

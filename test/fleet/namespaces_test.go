@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,7 +22,7 @@ import (
 func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	cluster := f.NewCluster()
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"others"}}}
 
@@ -36,9 +35,11 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "TemplateNotReady")
 
 	// Every namespace has its name as a label (Kubernetes, "Automatic labelling").
-	setAccess(f, cluster, v1alpha1.NamespaceAccess{
-		Selector:  &v1alpha1.NamespaceSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.Namespace}},
-		Templates: []string{"another"},
+	change(f, cluster, func() {
+		cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
+			Selector:  &v1alpha1.NamespaceSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.Namespace}},
+			Templates: []string{"another"},
+		}}
 	})
 	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "TemplateNotAllowed")
 
@@ -52,7 +53,7 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 func TestStatusesPlaceNoMachines(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.CreateCluster(f.NewCluster())
 	f.Create(f.NewTemplate())
 
@@ -80,10 +81,8 @@ func TestStatusesPlaceNoMachines(t *testing.T) {
 	f.Start()
 	f.EventuallyCondition(forged, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "NamespaceNotAllowed")
 
-	for _, vm := range closed.PVE.Snapshot().VMs {
-		if !vm.Foreign && !vm.Template {
-			t.Errorf("VM %d was made on the hypervisor of others", vm.VMID)
-		}
+	if made := closed.PVE.Snapshot().Made(); len(made) > 0 {
+		t.Errorf("VMs were made on the hypervisor of others: %v", made)
 	}
 }
 
@@ -104,7 +103,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := fleet.New(t, env, fleet.Options{})
+			f := quick(t, fleet.Options{})
 			cluster := f.NewCluster()
 			cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
 				Names: []string{f.Namespace}, VLANs: []v1alpha1.VLANRange{{Min: 100, Max: 109}}, Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(2))},
@@ -123,16 +122,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 
 				return err == nil && claim.Status.VMRef != nil, step.WhyNot(claim)
 			})
-			f.Eventually("the template is changed", func() (bool, string) {
-				if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
-					return false, err.Error()
-				}
-
-				tt.change(&template.Spec)
-				err := f.Client.Update(t.Context(), template)
-
-				return err == nil, fmt.Sprint(err)
-			})
+			change(f, template, func() { tt.change(&template.Spec) })
 			f.Eventually("the change is seen", func() (bool, string) {
 				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template)
 
@@ -152,8 +142,8 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 
 			f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 
-			for _, vm := range f.PVE.Snapshot().VMs {
-				if !vm.Foreign && !vm.Template && vm.Config["cores"] != "2" {
+			for _, vm := range f.PVE.Snapshot().Made() {
+				if vm.Config["cores"] != "2" {
 					t.Errorf("the machine has %s cores, and 2 were counted", vm.Config["cores"])
 				}
 			}
@@ -165,7 +155,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 func TestQuotasOfNamespaces(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	cluster := f.NewCluster()
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
 		Names: []string{f.Namespace}, Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(5))}, // each machine has two
@@ -174,63 +164,40 @@ func TestQuotasOfNamespaces(t *testing.T) {
 	f.CreateCluster(cluster)
 	f.Create(f.NewTemplate())
 
-	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+	for _, name := range []string{"a", "b", "c", "d"} {
 		f.Create(f.NewClaim(name))
 	}
 
 	f.Start()
 
 	placed := func() (held, waiting []*v1alpha1.MachineClaim) {
-		var claims v1alpha1.MachineClaimList
-		if err := f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
-			t.Fatal(err)
-		}
-
-		for i := range claims.Items {
-			switch claim := &claims.Items[i]; {
+		for _, claim := range claims(f) {
+			switch {
 			case claim.Status.VMRef != nil:
-				held = append(held, claim)
-			case strings.Contains(step.WhyNot(claim), "may have 5 cores"):
-				waiting = append(waiting, claim)
+				held = append(held, &claim)
+			case strings.Contains(step.WhyNot(&claim), "may have 5 cores"):
+				waiting = append(waiting, &claim)
 			}
 		}
 
 		return held, waiting
 	}
 
-	f.Eventually("two machines are placed and four wait", func() (bool, string) {
+	f.Eventually("two machines are placed and two wait", func() (bool, string) {
 		held, waiting := placed()
 
-		return len(held) == 2 && len(waiting) == 4, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
+		return len(held) == 2 && len(waiting) == 2, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
 	})
 
 	held, _ := placed()
-	if err := f.Client.Delete(t.Context(), held[0]); err != nil {
-		t.Fatal(err)
-	}
-
+	remove(f, held[0])
 	f.Eventually("another one is placed", func() (bool, string) {
 		held, waiting := placed()
 		if len(held) > 2 {
 			t.Fatalf("%d machines are placed", len(held))
 		}
 
-		return len(held) == 2 && len(waiting) == 3, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
-	})
-}
-
-// setAccess changes a cluster's allowedNamespaces.
-func setAccess(f *fleet.Fleet, cluster *v1alpha1.HypervisorCluster, entries ...v1alpha1.NamespaceAccess) {
-	f.T.Helper()
-	f.Eventually("the cluster is changed", func() (bool, string) {
-		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(cluster), cluster); err != nil {
-			return false, err.Error()
-		}
-
-		cluster.Spec.AllowedNamespaces = entries
-		err := f.Client.Update(f.T.Context(), cluster)
-
-		return err == nil, fmt.Sprint(err)
+		return len(held) == 2 && len(waiting) == 1, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
 	})
 }
 
@@ -239,14 +206,9 @@ func setAccess(f *fleet.Fleet, cluster *v1alpha1.HypervisorCluster, entries ...v
 func TestStatusesNameNoRunners(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	f.CreateCluster(f.NewCluster())
-	f.Create(f.NewTemplate())
-
+	f := quick(t, fleet.Options{})
 	theirs := f.NewClaim("theirs")
-	f.Create(theirs)
-	f.Start()
-
+	begin(f, f.NewTemplate(), theirs)
 	eventuallyAtWork(f, theirs)
 
 	// The operator is away while the status is written, and never saw another.
@@ -276,19 +238,13 @@ func TestStatusesNameNoRunners(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if err := f.Client.Delete(t.Context(), claim); err != nil {
-			t.Fatal(err)
-		}
+		remove(f, claim)
 	}
 
 	f.Start()
 
-	for what, claim := range forged {
-		f.Eventually("the claim with a forged "+what+" is gone", func() (bool, string) {
-			err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
-
-			return apierrors.IsNotFound(err), fmt.Sprint(err)
-		})
+	for _, claim := range forged {
+		eventuallyGone(f, claim)
 	}
 
 	if left := f.GitHub.State().Runners; len(left) != 1 || strconv.FormatInt(left[0].ID, 10) != theirs.Status.BootstrapInfo.RunnerID {

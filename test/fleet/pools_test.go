@@ -5,18 +5,14 @@ package fleet_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
@@ -24,29 +20,12 @@ import (
 func startPool(t *testing.T, scaling v1alpha1.Scaling) *fleet.Fleet {
 	t.Helper()
 
-	f := fleet.New(t, env, fleet.Options{})
-	f.CreateCluster(f.NewCluster())
-	f.Create(f.NewTemplate())
-
+	f := quick(t, fleet.Options{})
 	pool := f.NewPool(0)
 	pool.Spec.Scaling = scaling
-	f.Create(pool)
-	f.Start()
+	begin(f, f.NewTemplate(), pool)
 
 	return f
-}
-
-// held is the command of a job that runs until it is let go.
-func held(t *testing.T) (command string, release func()) {
-	t.Helper()
-
-	file := filepath.Join(t.TempDir(), "over")
-
-	return "until test -e '" + file + "'; do sleep 0.1; done", func() {
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Error(err)
-		}
-	}
 }
 
 // eventuallyPool waits until the pool's status is as wanted.
@@ -62,24 +41,6 @@ func eventuallyPool(f *fleet.Fleet, what string, done func(v1alpha1.RunnerPoolSt
 
 		return done(pool.Status), fmt.Sprintf("%+v", pool.Status)
 	})
-}
-
-// change changes an object that its controller may be writing to at the same time.
-func change(f *fleet.Fleet, obj client.Object, apply func()) {
-	f.T.Helper()
-
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
-			return err
-		}
-
-		apply()
-
-		return f.Client.Update(f.T.Context(), obj)
-	})
-	if err != nil {
-		f.T.Fatal(err)
-	}
 }
 
 // empty lets the pool want nothing any more, and waits until nothing is left.
@@ -100,8 +61,7 @@ func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
 	warm := func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas-s.BusyReplicas == 2 && s.Replicas >= 2 }
 	eventuallyPool(f, "two runners being ready", warm)
 
-	command, release := held(t)
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2, Command: command})
+	release := hold(t, f, 2)
 	eventuallyPool(f, "two more beside two that are busy", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
 	})
@@ -123,24 +83,20 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 		t.Errorf("on standby there are: %s", left)
 	}
 
-	var claims v1alpha1.MachineClaimList
-	if err := f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
-		t.Fatal(err)
-	}
-
-	for i := range claims.Items {
-		f.EventuallyCondition(&claims.Items[i], v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "Standby")
+	claims := claims(f)
+	for i := range claims {
+		f.EventuallyCondition(&claims[i], v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "Standby")
 	}
 
 	// A new operator finds them as they are.
 	f.Stop()
 	f.Start()
 
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 2})
+	queue(f, 2)
 	f.EventuallyDone(2)
 
-	for i := range claims.Items {
-		f.EventuallyEvent("Activated MachineClaim/" + claims.Items[i].Name + ":")
+	for _, claim := range claims {
+		f.EventuallyEvent("Activated MachineClaim/" + claim.Name + ":")
 	}
 
 	eventuallyPool(f, "two others on standby", func(s v1alpha1.RunnerPoolStatus) bool {
@@ -157,10 +113,10 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	t.Parallel()
 
-	f := startPool(t, v1alpha1.Scaling{MinReplicas: 3, MaxReplicas: 6})
-	eventuallyPool(f, "three runners being ready", func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas == 3 })
-	command, release := held(t)
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command})
+	f := startPool(t, v1alpha1.Scaling{MinReplicas: 2, MaxReplicas: 4})
+	eventuallyPool(f, "two runners being ready", func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas == 2 })
+
+	release := hold(t, f, 1)
 	eventuallyPool(f, "one being busy", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
 
 	template := f.NewTemplate()
@@ -168,20 +124,18 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	f.EventuallyEvent("TemplateChanged")
 	release()
 	f.EventuallyDone(1)
-	f.Eventually("three machines of the new template", func() (bool, string) {
+	f.Eventually("two machines of the new template", func() (bool, string) {
 		cores := map[string]int{}
 
-		for _, vm := range f.PVE.Snapshot().VMs {
-			if !vm.Foreign && !vm.Template && vm.Status == "running" {
-				cores[vm.Config["cores"]]++
-			}
+		for _, vm := range running(f) {
+			cores[vm.Config["cores"]]++
 		}
 
-		return cores["1"] == 3 && len(cores) == 1, fmt.Sprint(cores)
+		return cores["1"] == 2 && len(cores) == 1, fmt.Sprint(cores)
 	})
 
-	if made := f.VMsMade(); made != 6 {
-		t.Errorf("%d VMs were made, want 3 and 3 in their place", made)
+	if made := f.VMsMade(); made != 4 {
+		t.Errorf("%d VMs were made, want 2 and 2 in their place", made)
 	}
 
 	empty(f)

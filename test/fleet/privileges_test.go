@@ -10,14 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
@@ -55,24 +53,13 @@ func unneeded() map[string]string {
 func TestPrivilegesTakenAway(t *testing.T) {
 	t.Parallel()
 
-	model := fleet.Model()
-	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
-
-	f := fleet.New(t, env, fleet.Options{Model: model})
-	cluster, template := f.NewCluster(), f.NewTemplate()
-
-	f.CreateCluster(cluster)
-	f.Create(template)
-	f.Start()
+	f := quick(t, fleet.Options{Guest: idle})
+	f.Runners.ClusterInterval, f.Runners.TemplateInterval = time.Second, time.Second
+	cluster, template, claim := f.NewCluster(), f.NewTemplate(), f.NewClaim("runs")
+	begin(f, template, claim)
 	defer f.Stop()
 
-	claim := f.NewClaim("runs")
-	f.Create(claim)
-	f.Eventually("the machine running", func() (bool, string) {
-		made := f.PVE.Snapshot().Made()
-
-		return len(made) == 1 && made[0].Status == "running", f.Describe()
-	})
+	eventuallyRunning(f, 1)
 
 	roles := documentedRoles(t)
 	if len(roles) < 7 {
@@ -87,13 +74,13 @@ func TestPrivilegesTakenAway(t *testing.T) {
 
 			f.PVE.SetPrivilege(role, privilege, false)
 			f.Eventually("a condition that names "+privilege+" of "+role, func() (bool, string) {
-				said := notReady(t, f, cluster) + notReady(t, f, template)
+				said := notReady(f, cluster) + notReady(f, template)
 
 				return strings.Contains(said, privilege), said
 			})
 
-			if made := f.PVE.Snapshot().Made(); len(made) != 1 || made[0].Status != "running" {
-				t.Fatalf("without %s of %s: machines %+v", privilege, role, made)
+			if n := len(running(f)); n != 1 {
+				t.Fatalf("without %s of %s: %d machines", privilege, role, n)
 			}
 
 			if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil || claim.DeletionTimestamp != nil ||
@@ -109,17 +96,16 @@ func TestPrivilegesTakenAway(t *testing.T) {
 }
 
 // notReady is what an object says of why it is not Ready.
-func notReady(t *testing.T, f *fleet.Fleet, obj step.Object) string {
-	t.Helper()
+func notReady(f *fleet.Fleet, obj step.Object) string {
+	f.T.Helper()
 
-	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
-		t.Fatal(err)
+	if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+		f.T.Fatal(err)
 	}
 
-	ready := apimeta.FindStatusCondition(*obj.StatusConditions(), v1alpha1.ConditionReady)
-	if ready == nil || ready.Status == metav1.ConditionTrue {
+	if step.IsReady(obj) {
 		return ""
 	}
 
-	return ready.Message + "\n"
+	return step.WhyNot(obj) + "\n"
 }

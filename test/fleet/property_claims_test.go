@@ -182,7 +182,7 @@ func cleanup(t *testing.T, w *world) {
 func retries(t *testing.T, w *world) {
 	t.Helper()
 
-	site := w.site("retry", nil, fleet.Model())
+	site := w.site("retry", true, fleet.Model())
 	w.EventuallyReady(site.Template)
 
 	kinds := []any{

@@ -55,7 +55,7 @@ func newSites(w *world, n int) *sites {
 	s := &sites{world: w, free: make(chan *fleet.Site, n)}
 
 	for i := range n {
-		site := s.site(fmt.Sprintf("site-%d", i), idle, fleet.Model())
+		site := s.site(fmt.Sprintf("site-%d", i), false, fleet.Model())
 		s.EventuallyReady(site.Template)
 		s.free <- site
 	}
@@ -94,62 +94,14 @@ func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func
 	return "", func() string { unfault(); return "" }
 }
 
-// A cluster with valid parameters is connected; one that becomes unavailable says so and
-// gets no machines, until it is back.
-func connection(t *testing.T, s *sites) {
-	t.Helper()
-
-	property.Check(t, "a cluster's state is known and counts", lives(4, cap(s.free)), prop.ForAll(func(what trouble) string {
-		site := <-s.free
-		defer func() { s.free <- site }()
-
-		claim := site.NewClaim(s.Fleet, s.name("waits"))
-		problem, fix := s.strike(site, what)
-		cluster := site.Cluster.DeepCopy()
-
-		if text := first(
-			func() string { return problem },
-			func() string { return s.awaitReady(cluster, false) },
-			func() string { return s.make(claim) },
-			func() string { return s.awaitReady(claim, false) },
-			func() string {
-				if len(site.PVE.Snapshot().Made()) > 0 || claim.Status.VMRef != nil {
-					return "a machine was made on a cluster that is not available: " + state(claim)
-				}
-
-				ready := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
-				if ready.Reason == "" || ready.Message == "" {
-					return "no words: " + state(cluster)
-				}
-
-				return ""
-			},
-		); text != "" {
-			fix()
-
-			return text
-		}
-
-		return first(
-			fix,
-			func() string { return s.awaitReady(cluster, true) },
-			func() string {
-				return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
-			},
-			func() string { return s.remove(claim) },
-			func() string { return s.awaitGone(claim) },
-			func() string { return s.leftOf(claim) },
-		)
-	}, gen.OneConstOf(troubles()...)))
-}
-
-// Of clusters beside each other, those that work go on as if the others were not there.
-func manyClusters(t *testing.T, s *sites) {
+// A cluster with valid parameters is connected; one that becomes unavailable says so and gets no
+// machines, until it is back. Beside it, those that work go on as if the others were not there.
+func connections(t *testing.T, s *sites) {
 	t.Helper()
 
 	const count = 3
 
-	property.Check(t, "clusters do not disturb each other", lives(2, 1), prop.ForAll(func(broken []bool, what trouble) string {
+	property.Check(t, "clusters do not disturb each other", lives(3, 1), prop.ForAll(func(broken []bool, what trouble) string {
 		var wg sync.WaitGroup
 
 		problems := make([]string, count)
@@ -173,12 +125,41 @@ func manyClusters(t *testing.T, s *sites) {
 	}, gen.SliceOfN(count, gen.Bool()), gen.OneConstOf(troubles()...)))
 }
 
+// breakAndFix has a machine be asked for while its cluster is not available.
 func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
-	cluster := site.Cluster.DeepCopy()
+	claim := site.NewClaim(s.Fleet, s.name("waits"))
 	problem, fix := s.strike(site, what)
-	problem += s.awaitReady(cluster, false)
+	cluster := site.Cluster.DeepCopy()
 
-	return problem + first(fix, func() string { return s.awaitReady(cluster, true) })
+	text := first(
+		func() string { return problem },
+		func() string { return s.awaitReady(cluster, false) },
+		func() string { return s.make(claim) },
+		func() string { return s.awaitReady(claim, false) },
+		func() string {
+			if len(site.PVE.Snapshot().Made()) > 0 || claim.Status.VMRef != nil {
+				return "a machine was made on a cluster that is not available: " + state(claim)
+			}
+
+			ready := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
+			if ready.Reason == "" || ready.Message == "" {
+				return "no words: " + state(cluster)
+			}
+
+			return ""
+		},
+	) + fix()
+
+	return first(
+		func() string { return text },
+		func() string { return s.awaitReady(cluster, true) },
+		func() string {
+			return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+		},
+		func() string { return s.remove(claim) },
+		func() string { return s.awaitGone(claim) },
+		func() string { return s.leftOf(claim) },
+	)
 }
 
 // undisturbed makes a machine on a site and removes it; the cluster is ready all along.

@@ -18,6 +18,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,7 +35,7 @@ import (
 func reconciled(t *testing.T, w *world) {
 	t.Helper()
 
-	site := w.site("reconciled", idle, fleet.Model())
+	site := w.site("reconciled", false, fleet.Model())
 	pool := w.NewPool(3)
 	pool.Spec.TemplateRef.Name = site.Template.Name
 	w.Create(pool)
@@ -106,27 +108,17 @@ func (w *world) reconciled(obj step.Object) string {
 			return false, err.Error()
 		}
 
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			return false, err.Error()
+		}
+
 		ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
-		observed := observedGeneration(obj)
+		observed, _, _ := unstructured.NestedInt64(fields, "status", "observedGeneration")
 		ok := observed == obj.GetGeneration() && ready != nil && ready.ObservedGeneration == observed && ready.Reason != ""
 
 		return ok, fmt.Sprintf("generation %d, observed %d: %s", obj.GetGeneration(), observed, state(obj))
 	})
-}
-
-func observedGeneration(obj client.Object) int64 {
-	switch o := obj.(type) {
-	case *v1alpha1.HypervisorCluster:
-		return o.Status.ObservedGeneration
-	case *v1alpha1.HypervisorMachineTemplate:
-		return o.Status.ObservedGeneration
-	case *v1alpha1.RunnerPool:
-		return o.Status.ObservedGeneration
-	case *v1alpha1.MachineClaim:
-		return o.Status.ObservedGeneration
-	default:
-		return -1
-	}
 }
 
 // ending is how a machine's life goes on once its runner is to come up.
@@ -171,7 +163,7 @@ func observability(t *testing.T, w *world) {
 		case byJob:
 			w.GitHub.Queue(control.JobSpec{Labels: []string{claim.Name}})
 		case byLifetime:
-			claim.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Second}}
+			claim.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 15 * time.Second}}
 		default:
 		}
 
@@ -218,7 +210,7 @@ func observability(t *testing.T, w *world) {
 		prop.ForAll(life, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
 
 	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lived.Load() {
-		t.Errorf("%d machines were started, %d are in the metric", lived.Load(), provisioned)
+		t.Errorf("%d machines were started, %v are in the metric", lived.Load(), provisioned)
 	}
 
 	if w.phaseCount("job") == 0 {
@@ -235,22 +227,16 @@ func observability(t *testing.T, w *world) {
 func (w *world) awaitCounts() string {
 	once := map[string]func() float64{
 		"VMStopped":    nil,
-		"Started":      func() float64 { return float64(w.phaseCount("provisioned")) },
-		"RunnerOnline": func() float64 { return float64(w.phaseCount("bootstrapped")) },
+		"Started":      func() float64 { return w.phaseCount("provisioned") },
+		"RunnerOnline": func() float64 { return w.phaseCount("bootstrapped") },
 		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total") },
 	}
 
 	return w.Await("events and metrics agreeing", func() (bool, string) {
-		var events eventsv1.EventList
-		if err := w.Client.List(context.Background(), &events, client.InNamespace(w.Namespace)); err != nil {
-			return false, err.Error()
-		}
-
 		count := map[string]float64{}
 		seen := map[string]bool{}
 
-		for i := range events.Items {
-			event := &events.Items[i]
+		for _, event := range w.events() {
 			if _, ok := once[event.Reason]; !ok || event.Regarding.Kind != "MachineClaim" {
 				continue
 			}
@@ -285,15 +271,9 @@ func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
 // awaitEvents waits until the claim's events have all those reasons, each with words.
 func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) string {
 	return w.Await("the events of "+claim.Name, func() (bool, string) {
-		var events eventsv1.EventList
-		if err := w.Client.List(context.Background(), &events, client.InNamespace(w.Namespace)); err != nil {
-			return false, err.Error()
-		}
-
 		var seen []string
 
-		for i := range events.Items {
-			event := &events.Items[i]
+		for _, event := range w.events() {
 			if event.Regarding.UID == claim.UID && event.Note != "" {
 				seen = append(seen, event.Reason)
 			}
@@ -309,8 +289,18 @@ func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) stri
 	})
 }
 
-// total sums a metric over its labels: a counter's values, a histogram's observations.
-func (w *world) total(name string) float64 {
+// events are all of the world's; none while they can't be read.
+func (w *world) events() []eventsv1.Event {
+	var events eventsv1.EventList
+
+	_ = w.Client.List(context.Background(), &events, client.InNamespace(w.Namespace))
+
+	return events.Items
+}
+
+// total sums a metric over its labels, or over those with the value: a counter's values, a
+// histogram's observations.
+func (w *world) total(name string, values ...string) float64 {
 	families, err := w.Registry.Gather()
 	if err != nil {
 		return -1
@@ -319,12 +309,16 @@ func (w *world) total(name string) float64 {
 	sum := 0.0
 
 	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-
 		for _, metric := range family.GetMetric() {
-			sum += metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			wanted := family.GetName() == name && len(values) == 0
+
+			for _, label := range metric.GetLabel() {
+				wanted = wanted || family.GetName() == name && slices.Contains(values, label.GetValue())
+			}
+
+			if wanted {
+				sum += metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			}
 		}
 	}
 
@@ -332,21 +326,6 @@ func (w *world) total(name string) float64 {
 }
 
 // phaseCount is how many machines have gone through a phase.
-func (w *world) phaseCount(phase string) uint64 {
-	families, err := w.Registry.Gather()
-	if err != nil {
-		return 0
-	}
-
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if family.GetName() == "hyperfleet_machine_phase_duration_seconds" && label.GetValue() == phase {
-					return metric.GetHistogram().GetSampleCount()
-				}
-			}
-		}
-	}
-
-	return 0
+func (w *world) phaseCount(phase string) float64 {
+	return w.total("hyperfleet_machine_phase_duration_seconds", phase)
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/property"
@@ -44,8 +43,6 @@ type keeping struct {
 	name string
 	// key and value are what is in it; an empty key is no Secret at all.
 	key, value string
-	// immutable Secrets are not changed, but made anew.
-	immutable bool
 	// good says that the template can work with it; else reason says why not, where that is
 	// the Secret's matter.
 	good   bool
@@ -57,43 +54,35 @@ func keepings() []any {
 		keeping{name: "not there yet, or deleted", reason: "SecretNotFound"},
 		keeping{name: "under another key", key: "token", value: githubtest.PAT, reason: "SecretKeyNotFound"},
 		keeping{name: "revoked", key: "pat", value: revoked},
-		keeping{name: "revoked, immutable", key: "pat", value: revoked, immutable: true},
 		keeping{name: "good", key: "pat", value: githubtest.PAT, good: true},
-		keeping{name: "good, immutable", key: "pat", value: githubtest.PAT, immutable: true, good: true},
 		keeping{name: "good, with the file's line end", key: "pat", value: githubtest.PAT + "\n", good: true},
 	}
 }
 
-// keep brings a Secret into a state: in place where that can be, else as another object of
-// the name, as the operator of ExternalSecrets does with immutable ones.
+// keep brings a Secret into a state: in place where it is there, else as another object of the name.
 func (w *world) keep(name string, state keeping) string {
 	secret := kept(w.Namespace, "")
 	secret.Name = name
 
 	there, err := w.get(secret)
-	if err != nil {
+
+	switch {
+	case err != nil:
+		return err.Error()
+	case state.key == "":
+		return w.remove(secret)
+	}
+
+	secret.Data = map[string][]byte{state.key: []byte(state.value)}
+	if !there {
+		return w.make(secret)
+	}
+
+	if err := w.Client.Update(context.Background(), secret); err != nil {
 		return err.Error()
 	}
 
-	fresh := kept(w.Namespace, "")
-	fresh.Name, fresh.Immutable = name, new(state.immutable)
-	fresh.Data = map[string][]byte{state.key: []byte(state.value)}
-
-	if there && state.key != "" && !ptr.Deref(secret.Immutable, false) {
-		secret.Data, secret.Immutable = fresh.Data, fresh.Immutable
-
-		if err := w.Client.Update(context.Background(), secret); err != nil {
-			return err.Error()
-		}
-
-		return ""
-	}
-
-	if text := w.remove(&corev1.Secret{ObjectMeta: fresh.ObjectMeta}); text != "" || state.key == "" {
-		return text
-	}
-
-	return w.make(fresh)
+	return ""
 }
 
 // Whatever a Secret that others keep goes through (made late, rotated, under another key,

@@ -4,12 +4,9 @@
 package fleet_test
 
 import (
-	"bytes"
-	"encoding/json"
+	"context"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
+	gopve "github.com/luthermonson/go-proxmox"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -54,7 +52,6 @@ func templates(t *testing.T, w *world) {
 
 	options := lives(6, 16)
 	site, own := ownTemplates(w, options.Count())
-	root := newRoot(t, site.PVE)
 	sources := choices(
 		choice{pve.DefaultTemplate, ""}, choice{9001, ""}, choice{9003, ""},
 		choice{4711, "TemplateNotFound"}, choice{"nowhere", "TemplateNotFound"},
@@ -92,7 +89,9 @@ func templates(t *testing.T, w *world) {
 						return ""
 					}
 
-					root.call(http.MethodDelete, fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil)
+					if err := asAdministrator(site.PVE).Delete(context.Background(), fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil); err != nil {
+						return err.Error()
+					}
 
 					if len(reasons) > 0 {
 						return ""
@@ -159,73 +158,13 @@ func ownTemplates(w *world, runs int) (*fleet.Site, chan int) {
 		}
 	}
 
-	return w.site("templates", idle, model), own
+	return w.site("templates", false, model), own
 }
 
-// root is a person at the hypervisor with all privileges.
-type root struct {
-	t      *testing.T
-	server *pve.Server
-	ticket string
-	csrf   string
-}
-
-func newRoot(t *testing.T, server *pve.Server) *root {
-	t.Helper()
-
-	r := &root{t: t, server: server}
-
-	var answer struct {
-		Ticket string `json:"ticket"`
-		CSRF   string `json:"CSRFPreventionToken"`
-	}
-
-	login := r.call(http.MethodPost, "/access/ticket", url.Values{"username": {pve.RootUser}, "password": {pve.DefaultPassword}})
-	if err := json.Unmarshal(login, &answer); err != nil {
-		t.Fatal(err)
-	}
-
-	r.ticket, r.csrf = answer.Ticket, answer.CSRF
-
-	return r
-}
-
-// call makes a call and gives the data of its answer.
-func (r *root) call(method, path string, form url.Values) json.RawMessage {
-	request, err := http.NewRequestWithContext(r.t.Context(), method, r.server.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		r.t.Error(err)
-
-		return nil
-	}
-
-	if form != nil {
-		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-
-	request.Header.Set("CSRFPreventionToken", r.csrf) //nolint:canonicalheader // as Proxmox writes it
-	request.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: r.ticket})
-
-	response, err := r.server.HTTPClient().Do(request)
-	if err != nil {
-		r.t.Error(err)
-
-		return nil
-	}
-	defer response.Body.Close()
-
-	var body bytes.Buffer
-	_, _ = body.ReadFrom(response.Body)
-
-	var answer struct {
-		Data json.RawMessage `json:"data"`
-	}
-
-	if err := json.Unmarshal(body.Bytes(), &answer); err != nil || response.StatusCode != http.StatusOK {
-		r.t.Errorf("%s %s: %s %s", method, path, response.Status, body.String())
-	}
-
-	return answer.Data
+// asAdministrator is a person at the hypervisor with all privileges.
+func asAdministrator(server *pve.Server) *gopve.Client {
+	return gopve.NewClient(server.URL()+"/api2/json", gopve.WithHTTPClient(server.HTTPClient()),
+		gopve.WithCredentials(&gopve.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}), gopve.WithEagerAuth())
 }
 
 // A template is found by its id or by its name, which may be that of one on each node.
@@ -245,7 +184,7 @@ func resolution(t *testing.T, w *world) {
 		}
 	}
 
-	site := w.site("resolution", nil, model)
+	site := w.site("resolution", true, model)
 	byName := map[string][]int{"everywhere": {9001, 9002, 9003}, "on-one": {9101}, "on-two": {9201, 9202}}
 	refs := []any{}
 

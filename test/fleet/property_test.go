@@ -69,15 +69,14 @@ func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties shar
 
 	m := &made{configs: map[string]hypervisor.Config{}}
 	w := newWorld(t, func(f *fleet.Fleet) {
-		f.Runners.TemplateInterval = 500 * time.Millisecond
+		f.Runners.TemplateInterval = 2 * time.Second
 		f.Hypervisors = map[string]hypervisor.Factory{"proxmox": m.factory, "other": m.other}
 	})
-	s := newSites(w, 4)
+	s := newSites(w, 3)
 
 	t.Run("properties", func(t *testing.T) {
 		for name, holds := range map[string]func(*testing.T){
-			"connection":       func(t *testing.T) { t.Helper(); connection(t, s) },
-			"many clusters":    func(t *testing.T) { t.Helper(); manyClusters(t, s) },
+			"connections":      func(t *testing.T) { t.Helper(); connections(t, s) },
 			"templates":        func(t *testing.T) { t.Helper(); templates(t, w) },
 			"resolution":       func(t *testing.T) { t.Helper(); resolution(t, w) },
 			"reconciled":       func(t *testing.T) { t.Helper(); reconciled(t, w) },
@@ -129,20 +128,20 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 	t.Helper()
 
 	w := &world{booted: map[string]boot{}, clones: map[string]map[string]bool{}}
-	run := fleet.Guest(t)
-
 	model := fleet.Model()
 	model.Limits.ClonesPerStorage = 0
-	model.Guest.Script = func(vm pve.GuestVM) {
-		w.sawBoot(vm)
-		run(vm)
-	}
 
 	// Runs side by side would wait for GitHub's pace of registrations.
-	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{Unlimited: true}})
+	w.Fleet = quick(t, fleet.Options{
+		Model: model, GitHub: simgithub.Options{Unlimited: true},
+		Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
+			w.sawBoot(vm)
+			run(vm)
+		},
+	})
 	// Many runs look at the same time, and a look costs more than what is looked at.
 	w.Poll = 100 * time.Millisecond
-	w.Runners.ClusterInterval = 500 * time.Millisecond
+	w.Runners.ClusterInterval = 2 * time.Second
 
 	if change != nil {
 		change(w.Fleet)
@@ -173,13 +172,12 @@ func (w *world) watch(server *pve.Server) {
 	}))
 }
 
-// site is one more cluster, whose machines do what guest says; nil is the job.
-func (w *world) site(name string, guest func(pve.GuestVM), model pve.Model) *fleet.Site {
+// site is one more cluster, whose machines may do nothing.
+func (w *world) site(name string, works bool, model pve.Model) *fleet.Site {
 	model.Limits.ClonesPerStorage = 0
 
-	model.Guest.Script = guest
-	if guest == nil {
-		model.Guest.Script = fleet.Guest(w.T)
+	if !works {
+		model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
 	}
 
 	site := w.NewSite(name, model, manyAtOnce)
@@ -188,9 +186,6 @@ func (w *world) site(name string, guest func(pve.GuestVM), model pve.Model) *fle
 
 	return site
 }
-
-// idle is a guest that does nothing.
-func idle(vm pve.GuestVM) { <-vm.Context.Done() }
 
 // name makes a name that no other run has.
 func (w *world) name(prefix string) string { return fmt.Sprintf("%s-%d", prefix, w.count.Add(1)) }

@@ -22,13 +22,9 @@ import (
 func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	f.Populate(0)
-	f.Start()
-
+	f := quick(t, fleet.Options{})
 	claim, other := f.NewClaim("reports"), f.NewClaim("other")
-	f.Create(claim)
-	f.Create(other)
+	begin(f, f.NewTemplate(), claim, other)
 	f.EventuallyReady(claim)
 
 	key := []byte(strings.Repeat("k", 32))
@@ -90,11 +86,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 		return info.GuestPhase == "Running" && info.ReportedAt != nil, fmt.Sprintf("%+v", info)
 	})
 
-	for _, c := range []*v1alpha1.MachineClaim{claim, other} {
-		if err := client.IgnoreNotFound(f.Client.Delete(t.Context(), c)); err != nil {
-			t.Error(err)
-		}
-	}
-
+	remove(f, claim)
+	remove(f, other)
 	f.EventuallyClean()
 }

@@ -19,16 +19,13 @@ func TestScaleSetRunsJobsWithoutWebhooks(t *testing.T) {
 
 	const set = "big-machines"
 
-	f := fleet.New(t, env, fleet.Options{})
+	f := quick(t, fleet.Options{})
 	f.GitHub.SetWebhook(control.WebhookTarget{})
-	f.CreateCluster(f.NewCluster())
-	f.Create(f.NewTemplate())
 
 	pool := f.NewPool(3)
 	pool.Spec.Workload.Webhook = nil
 	pool.Spec.Workload.Config.GitHub = &v1alpha1.GitHubActionsConfig{ScaleSet: set}
-	f.Create(pool)
-	f.Start()
+	begin(f, f.NewTemplate(), pool)
 	f.EventuallyReady(f.NewTemplate())
 
 	f.GitHub.Queue(control.JobSpec{Labels: []string{set}, Count: 2, Duration: 50 * time.Millisecond})

@@ -6,7 +6,6 @@ package fleet
 import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
-	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
 // Site is one more hypervisor that a fleet's operator looks after, with a cluster, a
@@ -24,7 +23,7 @@ type Site struct {
 func (f *Fleet) NewSite(name string, model pve.Model, change ...func(*v1alpha1.HypervisorCluster)) *Site {
 	f.T.Helper()
 
-	site := &Site{PVE: pvetest.New(f.T, model), Secret: name}
+	site := &Site{PVE: f.newPVE(model), Secret: name}
 	f.secret(name, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
 
 	id, secret := source(name, "tokenId"), source(name, "tokenSecret")

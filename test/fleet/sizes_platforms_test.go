@@ -109,10 +109,7 @@ func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 			pool.Spec.Demand = polling(time.Second)
 			pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
 
-			f.CreateCluster(f.NewCluster())
-			f.Create(template)
-			f.Create(pool)
-			f.Start()
+			begin(f, template, pool)
 			f.EventuallyReady(pool)
 
 			checkSizes(t, f, site)
@@ -137,6 +134,12 @@ func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 
 	if cores["4 3072"] != 1 || cores["2 2048"] == 0 {
 		t.Errorf("VMs by cores and MiB: %v; want one of 4 and 3072, and others of 2 and 2048", cores)
+	}
+
+	for _, claim := range claims(f) {
+		if r := claim.Status.VMRef.Resources; claim.Spec.Size != nil && (r.CPU != 4 || r.Memory.String() != "3Gi") {
+			t.Errorf("quotas count %+v of it", r)
+		}
 	}
 
 	release()

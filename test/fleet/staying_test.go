@@ -18,7 +18,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -42,10 +41,9 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 	t.Parallel()
 
 	const (
-		clone  = "/nodes/*/qemu/*/clone"
-		start  = "/nodes/*/qemu/*/status/start"
-		upload = "/nodes/*/storage/*/upload"
-		tries  = 3
+		clone = "/nodes/*/qemu/*/clone"
+		start = "/nodes/*/qemu/*/status/start"
+		tries = 2
 	)
 
 	cases := map[string]struct {
@@ -58,30 +56,22 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 			pve.Fault{Kind: pve.FaultError, Path: clone, Status: http.StatusInternalServerError, Reason: "boom"},
 			clone, "ProvisioningFailed", "boom",
 		},
-		"clone-fails": {
-			pve.Fault{Kind: pve.FaultTaskError, Path: clone, Reason: "clone failed: boom"}, clone, "CloneFailed", "clone failed: boom",
-		},
 		"start-fails": {
 			pve.Fault{Kind: pve.FaultTaskError, Path: start, Reason: "start failed: QEMU exited with code 1"},
 			start, "StartFailed", "QEMU exited with code 1",
-		},
-		"upload-fails": {
-			pve.Fault{Kind: pve.FaultTaskError, Path: upload, Reason: "upload failed: boom"}, upload, "UploadFailed", "boom",
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(1)})
+			f := quick(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
 			f.Runners.MaxAttempts = tries
-			f.Populate(0)
 			f.PVE.AddFault(tc.fault)
-			f.Start()
-			f.EventuallyReady(f.NewTemplate())
 
 			claim := f.NewClaim("doomed")
-			f.Create(claim)
+			begin(f, f.NewTemplate(), claim)
+
 			message := f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tc.reason)
 
 			f.Eventually("the claim has failed", func() (bool, string) {
@@ -93,7 +83,7 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 			})
 
 			message = meta.FindStatusCondition(claim.Status.Conditions, step.Ready).Message + message
-			if !strings.Contains(message, "given up after 3 tries") || !strings.Contains(message, tc.words) {
+			if !strings.Contains(message, "given up after 2 tries") || !strings.Contains(message, tc.words) {
 				t.Errorf("the claim does not say why: %s", message)
 			}
 
@@ -101,62 +91,9 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 				t.Errorf("%d calls, want %d", n, tries)
 			}
 
-			if err := f.Client.Delete(t.Context(), claim); err != nil {
-				t.Fatal(err)
-			}
-
+			remove(f, claim)
 			f.EventuallyClean()
 		})
-	}
-}
-
-// One storage of three that is full is set aside, and the jobs run elsewhere.
-func TestAFullStorageIsSetAside(t *testing.T) {
-	t.Parallel()
-
-	const jobs, clonesPerStorage = 8, 2 // the default
-
-	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(3)})
-	f.Populate(jobs)
-	f.PVE.AddFault(pve.Fault{Kind: pve.FaultStorageFull, Node: "pve1", Path: "/nodes/*/qemu/*/clone"})
-	f.Start()
-	f.EventuallyReady(f.NewPool(jobs))
-
-	for range jobs {
-		f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
-	}
-
-	f.EventuallyDone(jobs)
-
-	if n, most := calls(f.PVE, http.MethodPost, "/nodes/pve1/qemu/*/clone"), clonesPerStorage; n == 0 || n > most {
-		t.Errorf("%d clones on the full storage, want 1 to %d: what had begun before it was known", n, most)
-	}
-
-	var cluster v1alpha1.HypervisorCluster
-
-	f.Eventually("the cluster says what is set aside", func() (bool, string) {
-		if err := f.Client.Get(t.Context(), client.ObjectKey{Name: f.Cluster}, &cluster); err != nil {
-			return false, err.Error()
-		}
-
-		for _, node := range cluster.Status.Nodes {
-			if node.Name != "pve1" {
-				continue
-			}
-
-			ready := meta.FindStatusCondition(node.Conditions, step.Ready)
-			if ready == nil {
-				return false, "no condition"
-			}
-
-			return ready.Reason == "SetAside" && strings.Contains(ready.Message, "reached threshold"), ready.Reason + ready.Message
-		}
-
-		return false, "no node pve1"
-	})
-
-	if !step.IsReady(&cluster) {
-		t.Errorf("the cluster is not ready, though two of its nodes work: %s", step.WhyNot(&cluster))
 	}
 }
 
@@ -164,29 +101,26 @@ func TestAFullStorageIsSetAside(t *testing.T) {
 func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{Model: fleet.Model().WithNodes(1)})
+	f := quick(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
 	f.Runners.MaxAttempts = 1
 	f.Populate(1)
-	remove := f.PVE.AddFault(pve.Fault{
+	mend := f.PVE.AddFault(pve.Fault{
 		Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/status/start", Reason: "start failed: QEMU exited with code 1",
 	})
 	f.Start()
 
 	pool := f.NewPool(1)
 	f.EventuallyReady(pool)
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	queue(f, 1)
 
-	message := f.EventuallyCondition(pool, step.Ready, metav1.ConditionFalse, "MachinesFailing")
-	if !strings.Contains(message, "QEMU exited with code 1") {
-		t.Errorf("the pool does not say why: %s", message)
-	}
+	says(t, f.EventuallyCondition(pool, step.Ready, metav1.ConditionFalse, "MachinesFailing"), "QEMU exited with code 1")
 
 	last := pool.Status.LastFailure
 	if last == nil || last.Reason != "StartFailed" || last.Node != "pve1" || !strings.HasPrefix(last.Claim, pool.Name) {
 		t.Errorf("last failure: %+v", last)
 	}
 
-	remove()
+	mend()
 	f.EventuallyDone(1)
 	f.EventuallyReady(pool)
 }
@@ -196,37 +130,26 @@ func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 func TestAFailedMachineIsKeptForALook(t *testing.T) {
 	t.Parallel()
 
-	model := fleet.Model()
-	model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() } // it boots, and no runner comes
-
-	f := fleet.New(t, env, fleet.Options{Model: model})
+	f := quick(t, fleet.Options{Guest: idle}) // it boots, and no runner comes
 	pool := f.NewPool(3)
 	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{
 		BootstrapTimeout: &metav1.Duration{Duration: time.Second},
 		KeepFailed:       &v1alpha1.KeepFailed{Machines: 1, Time: &metav1.Duration{Duration: time.Hour}},
 	}
 
-	f.CreateCluster(f.NewCluster())
-	f.Create(f.NewTemplate())
-	f.Create(pool)
-	f.Start()
+	begin(f, f.NewTemplate(), pool)
 	f.EventuallyReady(f.NewTemplate())
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})
+	queue(f, 1)
 	f.EventuallyEvent("Kept")
 
 	var kept v1alpha1.MachineClaim
 
 	f.Eventually("one machine kept, and another made and removed", func() (bool, string) {
-		var claims v1alpha1.MachineClaimList
-		if err := f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)); err != nil {
-			return false, err.Error()
-		}
-
 		n := 0
 
-		for i := range claims.Items {
-			if claims.Items[i].Status.KeptUntil != nil {
-				kept = claims.Items[i]
+		for _, claim := range claims(f) {
+			if claim.Status.KeptUntil != nil {
+				kept = claim
 				n++
 			}
 		}
@@ -245,15 +168,11 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 		}
 	}
 
-	if !slices.ContainsFunc(f.PVE.Snapshot().Made(), func(vm pve.VMState) bool {
-		return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID && vm.Status == "running"
-	}) {
+	if !slices.ContainsFunc(running(f), func(vm pve.VMState) bool { return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID }) {
 		t.Errorf("VM %s does not run", kept.Status.VMRef.VMID)
 	}
 
-	if err := f.Client.Delete(t.Context(), f.NewPool(3)); err != nil {
-		t.Fatal(err)
-	}
+	remove(f, pool)
 
 	// Nobody collects garbage at this API server.
 	if err := f.Client.DeleteAllOf(t.Context(), &v1alpha1.MachineClaim{}, client.InNamespace(f.Namespace)); err != nil {

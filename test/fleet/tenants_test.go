@@ -7,7 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,15 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// ear is a server of a tenant's: it takes connections and says nothing.
-type ear struct {
-	url string
-
-	mu    sync.Mutex
-	calls int
-}
-
-func listen(t *testing.T) *ear {
+// listen is a server of a tenant's: it takes connections, counts them and says nothing.
+func listen(t *testing.T) (url string, heard *atomic.Int64) {
 	t.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +32,7 @@ func listen(t *testing.T) *ear {
 
 	t.Cleanup(func() { _ = listener.Close() })
 
-	e := &ear{url: "http://" + listener.Addr().String()}
+	heard = &atomic.Int64{}
 
 	go func() {
 		for {
@@ -48,22 +41,13 @@ func listen(t *testing.T) *ear {
 				return
 			}
 
-			e.mu.Lock()
-			e.calls++
-			e.mu.Unlock()
+			heard.Add(1)
 
 			_ = conn.Close()
 		}
 	}()
 
-	return e
-}
-
-func (e *ear) heard() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.calls
+	return "http://" + listener.Addr().String(), heard
 }
 
 // theirs picks a key of the platform team's Secret.
@@ -154,8 +138,8 @@ func TestPlatformsNameTheirServers(t *testing.T) {
 func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	e := listen(t)
+	f := quick(t, fleet.Options{})
+	url, heard := listen(t)
 	other := env.Namespace(t)
 
 	f.Create(&corev1.Secret{
@@ -167,7 +151,15 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 	f.CreateCluster(f.NewCluster())
 	f.Start()
 
-	for name, steal := range stolen(other, e.url) {
+	type theft struct {
+		template *v1alpha1.HypervisorMachineTemplate
+		claim    *v1alpha1.MachineClaim
+		pool     *v1alpha1.RunnerPool
+	}
+
+	var all []theft
+
+	for name, steal := range stolen(other, url) {
 		template, claim, pool := f.NewTemplate(), f.NewClaim(name), f.NewPool(1)
 		template.Name, claim.Spec.TemplateRef.Name, pool.Name, pool.Spec.TemplateRef.Name = name, name, name, name
 		steal(template.Spec.Bootstrap.Config, &claim.Spec.WorkloadConfig)
@@ -176,24 +168,25 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 		f.Create(claim)
 		f.Create(pool)
 
-		message := f.EventuallyCondition(pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed")
+		all = append(all, theft{template, claim, pool})
+	}
+
+	for _, one := range all {
+		says(t, f.EventuallyCondition(one.pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed"),
+			v1alpha1.AnnotationAllowedServers+"="+strings.TrimPrefix(url, "http://"))
 
 		// A template that names the server itself says so too. A claim of Buildkite or Forgejo
 		// without a job ends before it asks for anything.
-		switch {
-		case template.Spec.Bootstrap.Config.GitHub != nil:
-			f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
-		case template.Spec.Bootstrap.Config.GitLab != nil, template.Spec.Bootstrap.Config.Gitea != nil:
-			f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
-		}
-
-		if want := v1alpha1.AnnotationAllowedServers + "=" + strings.TrimPrefix(e.url, "http://"); !strings.Contains(message, want) {
-			t.Errorf("%s: message %q does not say %q", name, message, want)
+		switch config := one.template.Spec.Bootstrap.Config; {
+		case config.GitHub != nil:
+			f.EventuallyCondition(one.template, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
+		case config.GitLab != nil, config.Gitea != nil:
+			f.EventuallyCondition(one.claim, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
 		}
 	}
 
-	if heard := e.heard(); heard > 0 {
-		t.Errorf("the tenant's server was called %d times", heard)
+	if n := heard.Load(); n > 0 {
+		t.Errorf("the tenant's server was called %d times", n)
 	}
 }
 
@@ -201,24 +194,21 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 func TestTenantsReachPublicServersOnly(t *testing.T) {
 	t.Parallel()
 
-	f := fleet.New(t, env, fleet.Options{})
-	e := listen(t)
+	f := quick(t, fleet.Options{})
+	url, heard := listen(t)
 	f.Create(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.Namespace, Name: "own",
-			Annotations: map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(e.url, "http://")},
+			Annotations: map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(url, "http://")},
 		},
 		StringData: map[string]string{"pat": githubtest.PAT},
 	})
 
 	template := f.NewTemplate()
-	template.Spec.Bootstrap.Config.GitHub.APIURL = e.url
+	template.Spec.Bootstrap.Config.GitHub.APIURL = url
 	template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef.Name = "own"
 
-	f.CreateCluster(f.NewCluster())
-	f.Create(template)
-	f.Start()
-
+	begin(f, template)
 	f.Eventually("the template's condition says where the server can be listed", func() (bool, string) {
 		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
 			return false, err.Error()
@@ -229,7 +219,7 @@ func TestTenantsReachPublicServersOnly(t *testing.T) {
 		return strings.Contains(why, "runners.platformNetworks"), why
 	})
 
-	if heard := e.heard(); heard > 0 {
-		t.Errorf("the server was called %d times", heard)
+	if n := heard.Load(); n > 0 {
+		t.Errorf("the server was called %d times", n)
 	}
 }

@@ -4,15 +4,12 @@
 package kill_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"text/tabwriter"
 
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -24,8 +21,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// binary is the program that is killed.
-var binary string
+var (
+	// binary is the program that is killed.
+	binary string
+	env    *kube.Env
+)
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
@@ -34,71 +34,52 @@ func TestMain(m *testing.M) {
 
 // build makes the program from what is here, unless HYPERFLEET_BIN names one.
 func build(m *testing.M) int {
+	run := func() int { return kube.Run(m, func(e *kube.Env) { env = e }, kinds()...) }
+
 	binary = os.Getenv("HYPERFLEET_BIN")
 	if binary != "" {
-		return m.Run()
+		return run()
 	}
 
 	return exe.With(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
-		return m.Run()
+		return run()
 	}, "cmd/hyperfleet")
 }
 
-// row is a line of the table.
-type row struct {
-	life     string
-	at       kill.Boundary
-	outcome  string
-	machines int
+// kinds are what the operator's API server knows.
+func kinds() []kube.Option {
+	return []kube.Option{kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme)}
 }
 
 // trial kills operators, side by side. An operator looks after all of its API server, so that
 // each slot has one of its own.
-type trial struct {
-	envs chan *kube.Env
+type trial chan *kube.Env
 
-	mu    sync.Mutex
-	table []row
-}
-
-func newTrial(t *testing.T, slots int) *trial {
+func newTrial(t *testing.T, slots int) trial {
 	t.Helper()
 
-	tr := &trial{envs: make(chan *kube.Env, slots)}
-	for range slots {
-		tr.envs <- kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
-	}
+	tr := make(trial, slots)
+	tr <- env
 
-	t.Cleanup(func() { show(t, tr.table) })
+	for range slots - 1 {
+		tr <- kube.Start(t, kinds()...)
+	}
 
 	return tr
 }
 
 // kill has an operator die at a boundary of a life, and see what becomes of that.
-func (tr *trial) kill(t *testing.T, life kill.Life, at kill.Boundary) {
+func (tr trial) kill(t *testing.T, life kill.Life, at kill.Boundary) {
 	t.Helper()
 	t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/"+at.Name(), func(t *testing.T) {
 		t.Parallel()
 
-		result := row{life: life.Name, at: at}
-		defer func() {
-			result.outcome = "ok"
-			if t.Failed() {
-				result.outcome = "FAILED"
-			}
+		env := <-tr
+		t.Cleanup(func() { tr <- env })
 
-			tr.mu.Lock()
-			defer tr.mu.Unlock()
-
-			tr.table = append(tr.table, result)
-		}()
-
-		env := <-tr.envs
-		t.Cleanup(func() { tr.envs <- env })
-
-		result.machines = die(t, env, life, at)
+		die(t, env, life, at)
 	})
 }
 
@@ -143,7 +124,7 @@ func TestSoakKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the undistu
 }
 
 // undisturbed lives a life several times and gives the calls to be killed at.
-func (tr *trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]bool) []kill.Call {
+func (tr trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]bool) []kill.Call {
 	t.Helper()
 
 	const times = 3
@@ -152,8 +133,8 @@ func (tr *trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]b
 
 	for range times {
 		ok := t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/undisturbed", func(t *testing.T) {
-			env := <-tr.envs
-			t.Cleanup(func() { tr.envs <- env })
+			env := <-tr
+			t.Cleanup(func() { tr <- env })
 
 			w := kill.NewWorld(t, env, binary, life, nil)
 			w.Run(life)
@@ -172,8 +153,8 @@ func (tr *trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]b
 	return life.Calls(lives, known)
 }
 
-// die lives a life with one death in it, and gives how many machines were made.
-func die(t *testing.T, env *kube.Env, life kill.Life, at kill.Boundary) int {
+// die lives a life with one death in it.
+func die(t *testing.T, env *kube.Env, life kill.Life, at kill.Boundary) {
 	t.Helper()
 
 	w := kill.NewWorld(t, env, binary, life, &at)
@@ -197,23 +178,4 @@ func die(t *testing.T, env *kube.Env, life kill.Life, at kill.Boundary) int {
 	for _, broken := range w.Verdict() {
 		t.Error(broken)
 	}
-
-	return w.Watch.Machines()
-}
-
-func show(t *testing.T, table []row) {
-	t.Helper()
-
-	var out strings.Builder
-
-	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "killed\toutcome\tVMs\tlife")
-
-	for _, r := range table {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", r.at, r.outcome, r.machines, r.life)
-	}
-
-	_ = w.Flush()
-
-	t.Logf("\n%s", out.String())
 }

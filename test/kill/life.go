@@ -147,7 +147,7 @@ type World struct {
 	Standby *operators
 	Watch   *watch
 	// Addresses are watched where the life has a pool of them.
-	Addresses *addresses
+	Addresses *fleet.Addresses
 	trap      *trap
 	cancelled chan struct{}
 }
@@ -182,14 +182,14 @@ func newWorld(
 	f.Runners.JobSilence = time.Second
 	f.Runners.OrphanInterval = 500 * time.Millisecond
 
-	w.Fleet, w.Watch = f, newWatch(t, f.PVE)
+	w.Fleet, w.Watch = f, newWatch(f)
 	w.trap = newTrap(at, func() { w.Operators.kill() }, t.Errorf)
 	forge := w.trap.forge(t, f)
 	f.Runners.PlatformURLs = []string{forge}
 	way, areas := f.Env.Config, []string{config.AreaRunners}
 
 	if life.Addresses != nil {
-		w.Addresses = watchAddresses(t, f)
+		w.Addresses = f.WatchAddresses()
 		way, areas = w.trap.kube(t, f), append(areas, config.AreaNetworking)
 	}
 
@@ -270,7 +270,7 @@ func (w *World) raze() {
 func (w *World) Verdict() []string {
 	out := w.Watch.Verdict()
 	if w.Addresses != nil {
-		out = append(out, w.Addresses.verdict(w.Watch.Claims())...)
+		out = append(out, w.Addresses.Verdict(w.Watch.Claims())...)
 	}
 
 	return out

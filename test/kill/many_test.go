@@ -6,7 +6,6 @@ package kill_test
 import (
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kill"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -14,7 +13,7 @@ import (
 // What an operator takes that starts where ten thousand machines wait for a job.
 func BenchmarkTenThousandMachines(b *testing.B) {
 	for b.Loop() {
-		restart := kill.StartWith(b, kube.Start(b, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme)), binary, 10_000)
+		restart := kill.StartWith(b, kube.Start(b, kinds()...), binary, 10_000)
 		b.ReportMetric(restart.All.Seconds(), "s/restart")
 		b.ReportMetric(float64(restart.RSS)/(1<<20), "MiB")
 	}
@@ -23,9 +22,7 @@ func BenchmarkTenThousandMachines(b *testing.B) {
 // An operator that has just been started has no connection to the hypervisor yet, and does not
 // write of each machine that it is not ready.
 func TestStartWithMachines(t *testing.T) {
-	t.Parallel()
-
-	env := kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	t.Parallel() // after all others: its machines stay
 
 	if restart := kill.StartWith(t, env, binary, 20); len(restart.Written) > 0 {
 		t.Errorf("these were written: %q", restart.Written)

@@ -25,36 +25,17 @@ func NewPair(t testing.TB, env *kube.Env, binary string, life Life) *World {
 	return w
 }
 
-// Lose is how the leader is lost.
-type Lose string
-
-// Ways to lose the leader.
-const (
-	// Killed: it is gone at once, and its lease runs out.
-	Killed Lose = "killed"
-	// Frozen: it stops in the midst of whatever it does, is taken for gone, and goes on
-	// when another one leads.
-	Frozen Lose = "frozen"
-)
-
-// LoseLeader takes the leader away when the machine is being made, and has the webhooks
-// go to the other one, as a Service does once a replica is not ready. It gives a function
-// that brings a frozen leader back, and waits until it has ended by itself: a leader that
-// lost its lease must not go on.
-func (w *World) LoseLeader(how Lose) func() {
+// FreezeLeader stops the leader in the midst of whatever it does when the machine is being made,
+// and has the webhooks go to the other one, as a Service does once a replica is not ready. It gives
+// a function that has it go on, and waits until it has ended by itself: a leader that lost its
+// lease must not go on.
+func (w *World) FreezeLeader() (thaw func()) {
 	t := w.Fleet.T
 
 	w.Fleet.Eventually("a clone being asked for", func() (bool, string) {
 		return w.trap.has("clone"), "nothing was cloned"
 	})
 	w.Fleet.Front.Serve(w.trap.webhooks(w.Standby.front))
-
-	if how == Killed {
-		w.Operators.kill()
-
-		return func() {}
-	}
-
 	w.Operators.freeze()
 
 	return func() {

@@ -4,6 +4,7 @@
 package kill
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -12,8 +13,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -168,10 +172,44 @@ func (t *trap) forge(tb testing.TB, f *fleet.Fleet) string {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
 	}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		call, ok := t.names.ofForge(r)
+
+	return t.stand(tb, proxy, t.names.ofForge)
+}
+
+// kube stands before the API server and sees what the operator writes there of addresses. It
+// gives the way to it.
+func (t *trap) kube(tb testing.TB, f *fleet.Fleet) *rest.Config {
+	tb.Helper()
+
+	target, err := url.Parse(f.Env.Config.Host)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	transport, err := rest.TransportFor(f.Env.Config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		// An operator that is dead has hung up.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	return &rest.Config{Host: t.stand(tb, proxy, ofKube)}
+}
+
+// stand stands before a server and sees the calls of a life.
+func (t *trap) stand(tb testing.TB, server http.Handler, of func(*http.Request) (Call, bool)) string {
+	tb.Helper()
+
+	var sprung atomic.Bool
+
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call, ok := of(r)
 		if !ok {
-			proxy.ServeHTTP(w, r)
+			server.ServeHTTP(w, r)
 
 			return
 		}
@@ -182,20 +220,33 @@ func (t *trap) forge(tb testing.TB, f *fleet.Fleet) string {
 			panic(http.ErrAbortHandler)
 		}
 
+		if call.Side == sideKube {
+			call.Nth = 1 // one that was refused, for its copy is old, is made again
+		}
+
 		if !t.is(call, After) {
-			proxy.ServeHTTP(w, r)
+			server.ServeHTTP(w, r)
 
 			return
 		}
 
 		answer := httptest.NewRecorder()
-		proxy.ServeHTTP(answer, r)
-		t.spring()
-		panic(http.ErrAbortHandler)
-	}))
-	tb.Cleanup(server.Close)
+		server.ServeHTTP(answer, r)
 
-	return server.URL
+		if (call.Side != sideKube || answer.Code == http.StatusOK) && sprung.CompareAndSwap(false, true) {
+			t.spring()
+			panic(http.ErrAbortHandler)
+		}
+
+		maps.Copy(w.Header(), answer.Header())
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes())
+	}))
+	tb.Cleanup(front.Close)
+	// Watches last for as long as their operator; raze has ended the last one by then.
+	tb.Cleanup(front.CloseClientConnections)
+
+	return front.URL
 }
 
 // webhooks stands before the operator and sees the webhook that brings the job. What

@@ -9,13 +9,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
 // lookEvery is how often the hypervisor is looked at beside the looks at each call.
@@ -23,7 +23,7 @@ const lookEvery = 10 * time.Millisecond
 
 // watch sees every machine that is ever made, and tells what must not have been.
 type watch struct {
-	server  *pve.Server
+	fleet   *fleet.Fleet
 	foreign []pve.VMState
 
 	mu sync.Mutex
@@ -33,13 +33,13 @@ type watch struct {
 }
 
 // newWatch watches until the test's end.
-func newWatch(tb testing.TB, server *pve.Server) *watch {
-	tb.Helper()
+func newWatch(f *fleet.Fleet) *watch {
+	f.T.Helper()
 
-	w := &watch{server: server, made: map[string]map[string]bool{}, broken: map[string]bool{}}
-	w.foreign = foreignOf(server.Snapshot())
+	w := &watch{fleet: f, made: map[string]map[string]bool{}, broken: map[string]bool{}}
+	w.foreign = foreignOf(f.PVE.Snapshot())
 
-	tb.Cleanup(server.OnCall(func(c pve.Call) {
+	f.T.Cleanup(f.PVE.OnCall(func(c pve.Call) {
 		if c.Phase == pve.After {
 			w.look()
 		}
@@ -60,7 +60,7 @@ func newWatch(tb testing.TB, server *pve.Server) *watch {
 		}
 	}()
 
-	tb.Cleanup(func() { close(end); <-ended })
+	f.T.Cleanup(func() { close(end); <-ended })
 
 	return w
 }
@@ -71,7 +71,7 @@ func foreignOf(state pve.State) []pve.VMState {
 
 // look notes the machines that there are now.
 func (w *watch) look() {
-	state := w.server.Snapshot()
+	state := w.fleet.PVE.Snapshot()
 	now := map[string]int{}
 
 	w.mu.Lock()
@@ -129,11 +129,11 @@ func (w *watch) Verdict() []string {
 		}
 	}
 
-	if clones := clonesOf(w.server.Snapshot()); clones != total {
+	if clones := w.fleet.VMsMade(); clones != total {
 		out = append(out, fmt.Sprintf("%d clones succeeded, %d machines were seen", clones, total))
 	}
 
-	if diff := cmp.Diff(w.foreign, foreignOf(w.server.Snapshot())); diff != "" {
+	if diff := cmp.Diff(w.foreign, foreignOf(w.fleet.PVE.Snapshot())); diff != "" {
 		out = append(out, "somebody else's VMs changed: "+diff)
 	}
 
@@ -159,17 +159,4 @@ func (w *watch) Machines() int {
 	}
 
 	return total
-}
-
-// clonesOf counts the clones that succeeded.
-func clonesOf(state pve.State) int {
-	n := 0
-
-	for _, task := range state.Tasks {
-		if task.Type == "qmclone" && (task.Exit == "OK" || strings.HasPrefix(task.Exit, "WARNINGS")) {
-			n++
-		}
-	}
-
-	return n
 }

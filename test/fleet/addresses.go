@@ -1,113 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kill
+package fleet
 
 import (
-	"bytes"
 	"fmt"
-	"io"
-	"maps"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"testing"
 	"time"
 
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
-	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// kube stands before the API server and sees what the operator writes there of addresses. It
-// gives the way to it.
-func (t *trap) kube(tb testing.TB, f *fleet.Fleet) *rest.Config {
-	tb.Helper()
-
-	target, err := url.Parse(f.Env.Config.Host)
-	if err != nil {
-		tb.Fatal(err)
-	}
-
-	transport, err := rest.TransportFor(f.Env.Config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-
-	var first atomic.Bool
-
-	proxy := &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1,
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// An operator that is dead has hung up.
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPatch {
-			proxy.ServeHTTP(w, r)
-
-			return
-		}
-
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			panic(http.ErrAbortHandler) // the operator died with the request half sent
-		}
-
-		r.Body = io.NopCloser(bytes.NewReader(body))
-
-		call, ok := ofKube(r.Method, r.URL.Path, body)
-		if !ok {
-			proxy.ServeHTTP(w, r)
-
-			return
-		}
-
-		call = t.record(call)
-		if t.is(call, Before) {
-			t.spring()
-			panic(http.ErrAbortHandler)
-		}
-
-		call.Nth = 1 // one that was refused, for its copy is old, is made again
-
-		if !t.is(call, After) {
-			proxy.ServeHTTP(w, r)
-
-			return
-		}
-
-		answer := httptest.NewRecorder()
-		proxy.ServeHTTP(answer, r)
-
-		if answer.Code == http.StatusOK && first.CompareAndSwap(false, true) {
-			t.spring()
-			panic(http.ErrAbortHandler)
-		}
-
-		maps.Copy(w.Header(), answer.Header())
-		w.WriteHeader(answer.Code)
-		_, _ = w.Write(answer.Body.Bytes())
-	}))
-	tb.Cleanup(server.Close)
-	// Watches last for as long as their operator; raze has ended the last one by then.
-	tb.Cleanup(server.CloseClientConnections)
-
-	return &rest.Config{Host: server.URL}
-}
-
-// addresses sees every address that is ever on record, and tells what must not have been.
-type addresses struct {
+// Addresses sees every address that is ever on record, and tells what must not have been.
+type Addresses struct {
 	server *pve.Server
 	done   chan struct{}
 	stop   func()
@@ -118,21 +30,22 @@ type addresses struct {
 	broken             map[string]bool
 }
 
-// watchAddresses watches until the test's end.
-func watchAddresses(tb testing.TB, f *fleet.Fleet) *addresses {
-	tb.Helper()
+// WatchAddresses watches the fleet's claims until the test's end, and fails it for what must not
+// have been.
+func (f *Fleet) WatchAddresses() *Addresses {
+	f.T.Helper()
 
 	watcher, err := client.NewWithWatch(f.Env.Config, client.Options{Scheme: f.Env.Scheme})
 	if err != nil {
-		tb.Fatal(err)
+		f.T.Fatal(err)
 	}
 
-	stream, err := watcher.Watch(tb.Context(), &v1alpha1.MachineClaimList{}, client.InNamespace(f.Namespace))
+	stream, err := watcher.Watch(f.T.Context(), &v1alpha1.MachineClaimList{}, client.InNamespace(f.Namespace))
 	if err != nil {
-		tb.Fatal(err)
+		f.T.Fatal(err)
 	}
 
-	a := &addresses{
+	a := &Addresses{
 		server: f.PVE, done: make(chan struct{}), stop: stream.Stop,
 		holders: map[string]string{}, left: map[string]string{}, had: map[string]string{}, broken: map[string]bool{},
 	}
@@ -147,13 +60,20 @@ func watchAddresses(tb testing.TB, f *fleet.Fleet) *addresses {
 		}
 	}()
 
-	tb.Cleanup(func() { a.stop(); <-a.done })
+	f.T.Cleanup(func() {
+		a.stop()
+		<-a.done
+
+		for wrong := range a.broken {
+			f.T.Error(wrong)
+		}
+	})
 
 	return a
 }
 
 // note compares what is on record for a claim with what was.
-func (a *addresses) note(claim *v1alpha1.MachineClaim, gone bool) {
+func (a *Addresses) note(claim *v1alpha1.MachineClaim, gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -196,7 +116,7 @@ func (a *addresses) note(claim *v1alpha1.MachineClaim, gone bool) {
 }
 
 // runs says whether there is a VM of a claim.
-func (a *addresses) runs(uid string) bool {
+func (a *Addresses) runs(uid string) bool {
 	state := a.server.Snapshot()
 
 	for _, vm := range state.Made() {
@@ -210,18 +130,18 @@ func (a *addresses) runs(uid string) bool {
 }
 
 // held is how many addresses are on record.
-func (a *addresses) held() int {
+func (a *Addresses) held() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	return len(a.holders)
 }
 
-// verdict tells what must not have been: an address that two claims had, or a claim whose
-// machine was made without one or changed it, or an address that is not free in the end.
-func (a *addresses) verdict(made []string) []string {
+// Verdict tells what must not have been, when all claims are gone: a machine that was made for a
+// claim of a uid while it had no address, or an address that is not free in the end.
+func (a *Addresses) Verdict(made []string) []string {
 	// The claims are gone when this is asked for; the watch may be about to tell it.
-	for end := time.Now().Add(patience); a.held() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); a.held() > 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 
@@ -231,7 +151,7 @@ func (a *addresses) verdict(made []string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	out := slices.Sorted(maps.Keys(a.broken))
+	var out []string
 
 	for _, uid := range made {
 		if a.had[uid] == "" {

@@ -1,0 +1,176 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/fleet"
+)
+
+// faster is how much faster than the real one the clock of quick fleets runs.
+const faster = 5
+
+// quick is a fleet that goes by a faster clock: a second here and there, which the operator gives
+// hypervisors and platforms, is a fraction of one. Clients' timeouts are real ones.
+func quick(t *testing.T, opts fleet.Options) *fleet.Fleet {
+	t.Helper()
+
+	if opts.Clock == nil {
+		opts.Clock = conformance.FastClock(t, faster)
+	}
+
+	f := fleet.New(t, env, opts)
+	f.Runners.ClusterInterval, f.Runners.TemplateInterval = 5*time.Second, 10*time.Second
+	f.Runners.OrphanInterval, f.Runners.OrphanAge = 5*time.Second, 2*time.Second
+	f.Runners.TaskInterval, f.Runners.ListInterval = 100*time.Millisecond, 400*time.Millisecond
+
+	return f
+}
+
+// begin makes the fleet's cluster and other objects, and starts the operator.
+func begin(f *fleet.Fleet, objects ...client.Object) {
+	f.T.Helper()
+	f.CreateCluster(f.NewCluster())
+
+	for _, obj := range objects {
+		f.Create(obj)
+	}
+
+	f.Start()
+}
+
+// idle is a guest that does nothing.
+func idle(vm pve.GuestVM, _ func(pve.GuestVM)) { <-vm.Context.Done() }
+
+// change changes an object that its controller may be writing to at the same time.
+func change(f *fleet.Fleet, obj client.Object, apply func()) {
+	f.T.Helper()
+
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+			return err
+		}
+
+		apply()
+
+		return f.Client.Update(f.T.Context(), obj)
+	})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+// remove deletes an object.
+func remove(f *fleet.Fleet, obj client.Object) {
+	f.T.Helper()
+
+	if err := client.IgnoreNotFound(f.Client.Delete(f.T.Context(), obj)); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+// claims are those of the fleet.
+func claims(f *fleet.Fleet) []v1alpha1.MachineClaim {
+	f.T.Helper()
+
+	var list v1alpha1.MachineClaimList
+	if err := f.Client.List(f.T.Context(), &list, client.InNamespace(f.Namespace)); err != nil {
+		f.T.Error(err) // it may be asked by a machine
+	}
+
+	return list.Items
+}
+
+// queue queues jobs that take a moment.
+func queue(f *fleet.Fleet, jobs int) {
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs, Duration: 50 * time.Millisecond})
+}
+
+// held is the command of a job that runs until it is let go.
+func held(t *testing.T) (command string, release func()) {
+	t.Helper()
+
+	file := filepath.Join(t.TempDir(), "over")
+
+	return "until test -e '" + file + "'; do sleep 0.1; done", func() {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// hold queues jobs that run until they are let go, and waits until they do.
+func hold(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
+	t.Helper()
+
+	command, release := held(t)
+	before := len(f.GitHub.State().Jobs)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command, Count: jobs})
+	f.GitHub.Eventually("the jobs run", func(s control.State) bool {
+		for _, job := range s.Jobs[before:] {
+			if job.Status != "in_progress" {
+				return false
+			}
+		}
+
+		return len(s.Jobs) == before+jobs
+	})
+
+	return release
+}
+
+// eventuallyGone waits until there is no such object.
+func eventuallyGone(f *fleet.Fleet, obj client.Object) {
+	f.T.Helper()
+	f.Eventually(obj.GetName()+" being gone", func() (bool, string) {
+		err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj)
+
+		return apierrors.IsNotFound(err), fmt.Sprint(err)
+	})
+}
+
+// running are the machines that run.
+func running(f *fleet.Fleet) []pve.VMState {
+	var out []pve.VMState
+
+	for _, server := range f.Servers() {
+		for _, vm := range server.Snapshot().Made() {
+			if vm.Status == "running" {
+				out = append(out, vm)
+			}
+		}
+	}
+
+	return out
+}
+
+func eventuallyRunning(f *fleet.Fleet, n int) {
+	f.T.Helper()
+	f.Eventually(fmt.Sprintf("%d machines running", n), func() (bool, string) { return len(running(f)) == n, f.Describe() })
+}
+
+// says fails the test where a text lacks a part.
+func says(t testing.TB, text string, parts ...string) {
+	t.Helper()
+
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q does not say %q", text, part)
+		}
+	}
+}
