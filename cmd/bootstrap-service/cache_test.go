@@ -114,8 +114,9 @@ func TestJobFindsTheTemplatesCaches(t *testing.T) {
 		for cache, names := range map[string][]string{up: map[string][]string{
 			v1alpha1.WorkloadGitHubActions: github, byToken: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
 		}[name], down: nil} {
-			label := map[string]string{up: "up", down: "down"}[cache]
-			t.Run(name+" "+label, func(t *testing.T) {
+			// Two sites are one CI platform: its jobs are for one machine each.
+			label := strings.ReplaceAll(name, " ", "-") + map[string]string{up: "-up", down: "-down"}[cache]
+			t.Run(label, func(t *testing.T) {
 				t.Parallel()
 
 				want := map[string]string{}
