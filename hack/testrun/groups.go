@@ -26,8 +26,8 @@ type group struct {
 // digest is in a flag, which go compares. Without a digest nothing holds.
 func (g group) flags(given []string, checkout string) []string {
 	flags := slices.Clone(given)
-	if g.race { // beside the others, and with more to compute
-		flags = append(flags, "-race", "-p=2")
+	if g.race {
+		flags = append(flags, "-race")
 	}
 
 	if !g.starts {
