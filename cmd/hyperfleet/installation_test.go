@@ -32,7 +32,7 @@ import (
 )
 
 // TestInstallation: what doctor says of an installation, and how it ends.
-func TestInstallation(t *testing.T) {
+func TestInstallation(t *testing.T) { //nolint:tparallel // one step after the other
 	t.Parallel()
 
 	i := installation{kube.Start(t, kube.WithScheme(live.AddToScheme),

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/pem"
 	"net/http/httptest"
 	"os"
@@ -47,7 +48,7 @@ func TestStartIsWhatIsWritten(t *testing.T) {
 		want, err := os.ReadFile(file)
 		must(t, err)
 
-		if string(got) != string(want) {
+		if !bytes.Equal(got, want) {
 			t.Errorf("%s is not what the command writes: UPDATE=yes go test writes it\n%s", file, got)
 		}
 	}

@@ -56,7 +56,7 @@ func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Requ
 }
 
 // TestPages: the pages of a fleet, a browser's pictures of them, and what none but the user may load.
-func TestPages(t *testing.T) {
+func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 	t.Parallel()
 
 	namespace := seeded(t)

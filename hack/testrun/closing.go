@@ -163,7 +163,8 @@ func (c *closing) slowest() {
 		}
 	}
 
-	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes, %.1f of them in %d control planes and other servers; %d packages are as they were before\n",
+	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes, %.1f of them in %d control planes and other servers; "+
+		"%d packages are as they were before\n",
 		c.took.Round(time.Second), c.total.Minutes(), c.servers.Minutes(), c.planes, held)
 }
 

@@ -78,6 +78,7 @@ func TestNodeLost(t *testing.T) {
 }
 
 func TestSoakNodeLost(t *testing.T) {
+	t.Parallel()
 	property.Soak(t)
 	losesNodes(t, func(bool, bool) bool { return true })
 }

@@ -200,7 +200,9 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 		}
 	}
 
-	if world.after(t, world.read(t), counts); runs != 2 {
+	world.after(t, world.read(t), counts)
+
+	if runs != 2 {
 		t.Errorf("the copy that the server has was not worked on: %d runs", runs)
 	}
 
@@ -209,7 +211,9 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 	other.after(t, obj, counts)
 	clk.SetTime(clk.Now().Add(time.Minute))
 
-	if other.after(t, restored, counts); runs != 4 {
+	other.after(t, restored, counts)
+
+	if runs != 4 {
 		t.Errorf("%d runs, want one of the restored server's copy", runs)
 	}
 }

@@ -94,7 +94,9 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 
 	out.runner = &step.Runner{Client: out.client, Controller: "widget"}
 
-	return out, out.read(t)
+	obj := out.read(t)
+
+	return out, obj
 }
 
 // pass makes a pass with one step over an object, whose error it returns.

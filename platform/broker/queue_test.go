@@ -33,7 +33,7 @@ func TestQueue(t *testing.T) {
 		"dead letters":                testDeadLetters,
 		"what is no event":            testMalformed,
 		"panics":                      testPanic,
-		"the end waits":               func(t *testing.T, b bus) { testWaits(t, b, topicOf(t), func(end func()) { end() }) },
+		"the end waits":               func(t *testing.T, b bus) { t.Helper(); testWaits(t, b, topicOf(t), func(end func()) { end() }) },
 		"the same again is folded":    testFold,
 	} {
 		t.Run(name, func(t *testing.T) {

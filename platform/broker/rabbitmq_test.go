@@ -37,8 +37,8 @@ func TestRabbitMQ(t *testing.T) {
 
 	for name, test := range map[string]func(*testing.T, *site){
 		"beside upstream's programs":                            testUpstream,
-		"dead letters":                                          func(t *testing.T, where *site) { testDeadLetters(t, where.open(t)) },
-		"what is no event":                                      func(t *testing.T, where *site) { testMalformed(t, where.open(t)) },
+		"dead letters":                                          func(t *testing.T, where *site) { t.Helper(); testDeadLetters(t, where.open(t)) },
+		"what is no event":                                      func(t *testing.T, where *site) { t.Helper(); testMalformed(t, where.open(t)) },
 		"the next one begins when the last one is done":         testHandOver,
 		"events of a holder that is gone are another's":         testLostHolder,
 		"a closed broker ends when the last one is done":        testClose,

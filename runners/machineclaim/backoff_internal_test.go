@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -53,7 +52,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 
 	property.Check(t, "tries are bounded", property.Options{Runs: 40, Workers: 2}, prop.ForAll(func(claims, restarts int, seed uint64) string {
 		random := rand.New(rand.NewPCG(seed, 1))
-		clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
+		clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 		r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
 		own := make([][]time.Time, claims)
 		objects := make([]*v1alpha1.MachineClaim, claims)
@@ -116,7 +115,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 	t.Parallel()
 
-	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
+	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 	r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
 
 	claim := func(name string) *scope {

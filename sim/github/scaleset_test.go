@@ -109,9 +109,10 @@ func TestScaleSetAssignsThreeTimes(t *testing.T) {
 	for try := 1; try <= 4; try++ {
 		got := nextMessage(t, m, last, 1)
 		assigned, completed := 1, 1 // it is over, and assigned again
-		if try == 1 {
+		switch try {
+		case 1:
 			completed = 0
-		} else if try == 4 {
+		case 4:
 			assigned = 0
 		}
 		if len(got.JobAssignedMessages) != assigned || len(got.JobCompletedMessages) != completed {

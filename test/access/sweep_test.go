@@ -126,7 +126,7 @@ func TestSweepNeedsNoMore(t *testing.T) {
 
 // Without any one verb of its role sweep is refused something, and says the verb and the
 // kind in its report.
-func TestSweepNeedsNoLess(t *testing.T) {
+func TestSweepNeedsNoLess(t *testing.T) { //nolint:tparallel // its subtests start together, after the others
 	a := read(t, "sweep-rbac.yaml")
 
 	for _, lacks := range a.grants() {

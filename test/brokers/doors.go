@@ -139,7 +139,8 @@ func (d *Door) copy(t testing.TB, cert *Cert) {
 // endAll is the expression that ends connections whose item is one of the values. One may end by
 // itself in between.
 func endAll(item string, values ...string) string {
-	return fmt.Sprintf(`lists:foreach(fun(C) -> (catch case lists:member(proplists:get_value(%s, rabbit_networking:connection_info(C, [%s])), [%s]) `+
+	return fmt.Sprintf(`lists:foreach(fun(C) -> (catch case lists:member(`+
+		`proplists:get_value(%s, rabbit_networking:connection_info(C, [%s])), [%s]) `+
 		`of true -> rabbit_networking:close_connection(C, "changed"); false -> ok end) end, rabbit_networking:connections()).`,
 		item, item, strings.Join(values, ", "))
 }

@@ -71,7 +71,8 @@ func StartRabbitMQ(t testing.TB, users ...User) *Server {
 		// Tests fill disks that are small. Each door says by itself whether it verifies; who comes in
 		// by a certificate is refused if this does not say it as well.
 		config := "disk_free_limit.absolute = 10MB\nvm_memory_high_watermark.absolute = 512MB\nlisteners.tcp.1 = " + s.Address +
-			"\nauth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name\nssl_options.verify = verify_peer\n"
+			"\nauth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\n" +
+			"ssl_cert_login_from = common_name\nssl_options.verify = verify_peer\n"
 
 		if len(users) > 0 {
 			s.URL = "amqp://" + s.Address + "/"

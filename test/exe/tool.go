@@ -22,19 +22,20 @@ func Tool(group, program string) (string, error) {
 		return path, nil
 	}
 
-	toolsMu.Lock()
-	defer toolsMu.Unlock()
-
-	if err, tried := tools[group]; tried && err != nil {
+	if err := brought(group); err != nil {
 		return "", err
 	}
 
-	tools[group] = bring(group)
-	if tools[group] != nil {
-		return "", tools[group]
-	}
-
 	return find(program)
+}
+
+// groups are those that were asked for, by name, and what came of it: a func() error each.
+var groups sync.Map //nolint:gochecknoglobals // what could not be had is the same for all tests of a program
+
+func brought(group string) error {
+	once, _ := groups.LoadOrStore(group, sync.OnceValue(func() error { return bring(group) }))
+
+	return once.(func() error)() //nolint:forcetypeassert // as stored
 }
 
 func find(program string) (string, error) {
@@ -61,9 +62,3 @@ func bring(group string) error {
 
 	return nil
 }
-
-// tools are the groups that were asked for, and what came of it.
-var ( //nolint:gochecknoglobals // what could not be had is the same for all tests of a program
-	toolsMu sync.Mutex
-	tools   = map[string]error{}
-)

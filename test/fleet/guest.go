@@ -63,7 +63,7 @@ func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 
 // run has a folder that goes with the test, which may end before the machine does.
 func run(vm pve.GuestVM, cfg guest.Config, dir string, clk clock.WithTicker) {
-	root, err := os.MkdirTemp(dir, vm.Name) //nolint:usetesting // as above
+	root, err := os.MkdirTemp(dir, vm.Name)
 	if err != nil {
 		vm.Log("make folder: %v", err)
 

@@ -135,7 +135,7 @@ func Call(t testing.TB, method, url, path string, body, into any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 
 	said, err := io.ReadAll(response.Body)
 	if err == nil && into != nil {

@@ -104,20 +104,20 @@ func TestReal(t *testing.T) {
 		"PVE_STORAGE": "local-lvm", "PVE_ISO_STORAGE": "isos", "PVE_BRIDGE": "vmbr0",
 	}
 
-	const real = "--hypervisor real --address 192.0.2.7"
+	const onReal = "--hypervisor real --address 192.0.2.7"
 
 	for _, tt := range []struct {
 		name, args  string
 		environment map[string]string
 		want        []string
 	}{
-		{name: "complete", args: real, environment: complete},
+		{name: "complete", args: onReal, environment: complete},
 		{
 			name: "nothing is named", args: "--hypervisor real",
 			want: []string{"set PVE_ENDPOINT and what goes with it (go doc ./test/realpve)", "--address must be"},
 		},
 		{
-			name: "the rest is not set", args: real, environment: map[string]string{"PVE_ENDPOINT": "https://pve.example.com:8006"},
+			name: "the rest is not set", args: onReal, environment: map[string]string{"PVE_ENDPOINT": "https://pve.example.com:8006"},
 			want: []string{"PVE_ENDPOINT is set: set PVE_TEMPLATE, ", "PVE_CA, ", "PVE_ADMIN_TOKEN_SECRET too"},
 		},
 		{
@@ -125,13 +125,13 @@ func TestReal(t *testing.T) {
 			want: []string{`--address must be this machine's IP address as machines on the Proxmox VE see it, not "here"`},
 		},
 		{name: "an address for the simulator", args: "--address 192.0.2.7", want: []string{"--address needs --hypervisor real"}},
-		{name: "an image", args: real + " --vm qemu --image x", environment: complete, want: []string{"without --hypervisor real"}},
+		{name: "an image", args: onReal + " --vm qemu --image x", environment: complete, want: []string{"without --hypervisor real"}},
 		{
-			name: "another platform", args: real + " --platform gitlab", environment: complete,
+			name: "another platform", args: onReal + " --platform gitlab", environment: complete,
 			want: []string{"--hypervisor real is for --platform github"},
 		},
 		{
-			name: "faults of the simulator", args: real + " --faults vm-crash", environment: complete,
+			name: "faults of the simulator", args: onReal + " --faults vm-crash", environment: complete,
 			want: []string{"leave out --hypervisor real"},
 		},
 	} {

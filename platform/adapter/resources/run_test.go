@@ -23,7 +23,10 @@ import (
 
 // entry keeps a ConfigMap by its name. Its gates are "delete: EXPRESSION", and so on.
 func entry(name, object string, gates ...string) string {
-	when, lifecycle := "", ""
+	var (
+		when  string
+		steps strings.Builder
+	)
 
 	for _, gate := range gates {
 		which, expression, _ := strings.Cut(gate, ": ")
@@ -32,10 +35,11 @@ func entry(name, object string, gates ...string) string {
 		if which == "when" {
 			when = fmt.Sprintf("    when: {expression: %q}\n", expression)
 		} else {
-			lifecycle += "      " + which + ": " + line + "\n"
+			steps.WriteString("      " + which + ": " + line + "\n")
 		}
 	}
 
+	lifecycle := steps.String()
 	if lifecycle != "" {
 		lifecycle = "    lifecycle:\n" + lifecycle
 	}

@@ -135,7 +135,10 @@ func TestGitHubWithAppAndViolation(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "501") {
 		t.Errorf("a call that is not simulated: %v", err)
 	}
-	if p.ends(t, 3); !strings.Contains(p.stderr.String(), "contract violations") {
+
+	p.ends(t, 3)
+
+	if !strings.Contains(p.stderr.String(), "contract violations") {
 		t.Errorf("it says %s", p.stderr)
 	}
 }
@@ -234,7 +237,10 @@ func TestGenericProcesses(t *testing.T) {
 			t.Errorf("webhook %d says %s", i, got.Body)
 		}
 	}
-	if p.ends(t, 0); !strings.Contains(p.stderr.String(), "generic sender on http://127.0.0.1:") {
+
+	p.ends(t, 0)
+
+	if !strings.Contains(p.stderr.String(), "generic sender on http://127.0.0.1:") {
 		t.Errorf("no line that it is ready:\n%s", p.stderr)
 	}
 }

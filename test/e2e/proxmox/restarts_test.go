@@ -96,6 +96,8 @@ func (l *life) ends() {
 // The operator's process is killed when a change is under way, and a new one goes on with what
 // stands in the claim: with the same machine, started once, and with nothing left of it.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
+
 	site := realpve.Get(t)
 
 	long(t)
@@ -150,6 +152,8 @@ func TestRestarts(t *testing.T) {
 // the template's by its name, and with grants by pool Proxmox VE shows the machine to the
 // operator only when the clone has ended.
 func TestRestartsDuringClone(t *testing.T) {
+	t.Parallel()
+
 	site := realpve.Get(t)
 
 	if site.SlowTemplate == 0 {
