@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// checkoutDigest stands for all that tests which start programs depend on: the files of the checkout, the
-// tools in bin/, Go, the system's packages, and the environment's names of servers. It is empty where git
-// does not tell the files.
+// checkoutDigest stands for all that tests which start programs depend on: the files of the checkout (which name
+// the versions of the tools in bin/, too), Go, Debian's packages, and the environment's names of servers. It is
+// empty where git does not tell the files.
 func checkoutDigest(ctx context.Context, dir string) string {
 	files, err := output(ctx, dir, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
 	if err != nil {
@@ -25,17 +25,6 @@ func checkoutDigest(ctx context.Context, dir string) string {
 	}
 
 	names := strings.Split(strings.TrimSuffix(files, "\x00"), "\x00")
-
-	tools, err := filepath.Glob(filepath.Join(dir, "bin", ".stamps", "*"))
-	if err != nil {
-		return ""
-	}
-
-	for _, tool := range tools {
-		if name, err := filepath.Rel(dir, tool); err == nil {
-			names = append(names, name)
-		}
-	}
 
 	slices.Sort(names)
 
@@ -51,7 +40,7 @@ func checkoutDigest(ctx context.Context, dir string) string {
 		}
 	}
 
-	for _, command := range [][]string{{"go", "version"}, {"dpkg-query", "-W"}} {
+	for _, command := range [][]string{{"go", "version"}, append([]string{"dpkg-query", "-W"}, debianPackages(dir)...)} {
 		// Not every system has Debian's packages.
 		said, _ := output(ctx, dir, command[0], command[1:]...)
 		fmt.Fprintln(sum, said)
@@ -69,4 +58,22 @@ func checkoutDigest(ctx context.Context, dir string) string {
 	const enough = 12
 
 	return hex.EncodeToString(sum.Sum(nil)[:enough])
+}
+
+// debianPackages are those that the tests need.
+func debianPackages(dir string) []string {
+	list, err := os.ReadFile(filepath.Join(dir, "hack", "packages.txt"))
+	if err != nil {
+		return nil
+	}
+
+	var out []string
+
+	for line := range strings.Lines(string(list)) {
+		if fields := strings.Fields(line); len(fields) > 0 && fields[0] != "#" {
+			out = append(out, fields[0])
+		}
+	}
+
+	return out
 }

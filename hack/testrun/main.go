@@ -14,8 +14,8 @@
 // runs every fuzz target of the packages for so long, twelve at a time.
 //
 // A result that go has kept is taken where nothing has changed that it depends on. Tests that start
-// programs (their code or that of this module in them imports os/exec) depend on all of the checkout,
-// the tools in bin/ and the system's packages. -count=1 behind -- runs all of them.
+// programs (their code or that of this module in them imports os/exec) depend on all of the checkout
+// and on Debian's packages (docs/adr/0064). -count=1 behind -- runs all of them.
 //
 // Flags behind -- are go test's. What fails is run once more at the end. If it
 // passes then, the run passes, and its closing lines name the package under FLAKY with what
