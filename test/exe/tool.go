@@ -29,13 +29,26 @@ func Tool(group, program string) (string, error) {
 	return find(program)
 }
 
-// groups are those that were asked for, by name, and what came of it: a func() error each.
-var groups sync.Map //nolint:gochecknoglobals // what could not be had is the same for all tests of a program
+// groups are those that were asked for, and what came of it.
+//
+//nolint:gochecknoglobals // what could not be had is the same for all tests of a program
+var groups = struct {
+	sync.Mutex
+
+	tried map[string]error
+}{tried: map[string]error{}}
 
 func brought(group string) error {
-	once, _ := groups.LoadOrStore(group, sync.OnceValue(func() error { return bring(group) }))
+	groups.Lock()
+	defer groups.Unlock()
 
-	return once.(func() error)() //nolint:forcetypeassert // as stored
+	if err, is := groups.tried[group]; is {
+		return err
+	}
+
+	groups.tried[group] = bring(group)
+
+	return groups.tried[group]
 }
 
 func find(program string) (string, error) {
