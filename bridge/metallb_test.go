@@ -23,7 +23,7 @@ import (
 // What bridges write for MetalLB is taken by MetalLB itself: pools of their own, of either
 // family and of both, addresses of pools that are there, an address that is changed, and one
 // that another Service has.
-func TestMetalLBItself(t *testing.T) { //nolint:paralleltest // nobody else may give addresses
+func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nobody else may give addresses
 	alone(t, clock.RealClock{}, crds.Install)
 
 	metal := upstream.MetalLB(t, env, metalLB)

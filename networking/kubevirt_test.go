@@ -18,7 +18,7 @@ import (
 )
 
 // What KubeVirt itself says of machines in each shape that pools give them.
-func TestKubeVirtItselfLetsMachinesIn(t *testing.T) {
+func TestMachinesLetInUpstream(t *testing.T) {
 	t.Parallel()
 
 	judge := upstream.VirtAPI(t)

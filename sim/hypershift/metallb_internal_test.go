@@ -31,7 +31,7 @@ func poolOf(t *testing.T, name, addresses string, more map[string]any) addressPo
 	return p
 }
 
-// TestPick has a row for each way to an address that those of TestAddressesAsByMetalLB do not try.
+// TestPick has a row for each way to an address that those of TestAddresses do not try.
 func TestPick(t *testing.T) {
 	pinned := map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}}
 

@@ -31,67 +31,58 @@ type balancing struct {
 	refuses func(*testing.T) string
 }
 
-// balancers are the simulator, and MetalLB's own controller where it is there: what holds of
-// one holds of the other.
-func balancers(t *testing.T, each func(*testing.T, balancing)) {
-	t.Helper()
+// What holds of the simulator holds of MetalLB's own controller, and the other way round.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
 
-	t.Run("simulated", func(t *testing.T) {
-		t.Parallel()
+	own := kube.Start(t)
+	if err := crds.Install(t.Context(), own.Config); err != nil {
+		t.Fatal(err)
+	}
 
-		own := kube.Start(t)
-		if err := crds.Install(t.Context(), own.Config); err != nil {
-			t.Fatal(err)
+	sim, err := hypershift.Start(hypershift.Options{Config: own.Config})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		if err := sim.Close(); err != nil {
+			t.Error(err)
 		}
+	})
 
-		sim, err := hypershift.Start(hypershift.Options{Config: own.Config})
-		if err != nil {
-			t.Fatal(err)
-		}
+	b, said := balancing{env: own}, map[hypershift.Violation]bool{}
+	b.refuses = func(*testing.T) string {
+		var out []string
 
-		t.Cleanup(func() {
-			if err := sim.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-
-		b, said := balancing{env: own}, map[hypershift.Violation]bool{}
-		b.refuses = func(*testing.T) string {
-			var out []string
-
-			for _, v := range sim.Violations() {
-				if !said[v] {
-					out = append(out, v.What)
-				}
-
-				said[v] = true
+		for _, v := range sim.Violations() {
+			if !said[v] {
+				out = append(out, v.What)
 			}
 
-			return strings.Join(out, "; ")
+			said[v] = true
 		}
 
-		each(t, b)
-	})
-	t.Run("MetalLB itself", func(t *testing.T) {
-		t.Parallel()
+		return strings.Join(out, "; ")
+	}
 
-		own := kube.Start(t)
-		metal := upstream.MetalLB(t, own, metalLB)
-		each(t, balancing{own, func(t *testing.T) string {
-			t.Helper()
-
-			return metal.Refuses(t)
-		}})
-	})
+	b.refusesPools(t)
+	b.givesAddresses(t)
 }
 
-func TestAddressesAsByMetalLB(t *testing.T) {
+func TestAddressesUpstream(t *testing.T) {
 	t.Parallel()
-	balancers(t, func(t *testing.T, b balancing) {
+
+	own := kube.Start(t)
+	metal := upstream.MetalLB(t, own, metalLB)
+	b := balancing{own, func(t *testing.T) string {
 		t.Helper()
-		b.refusesPools(t)
-		b.givesAddresses(t)
-	})
+
+		return metal.Refuses(t)
+	}}
+
+	b.refusesPools(t)
+	b.givesAddresses(t)
 }
 
 // refusesPools tries what is refused of a pool, and by which words.
