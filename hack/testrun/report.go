@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // event is one line of test2json (go doc test2json) or of a build.
@@ -59,10 +58,8 @@ type report struct {
 	out io.Writer
 	// verbose prints output as it comes, named says of which package.
 	verbose, named bool
-	// mu: several go test may tell at once.
-	mu       sync.Mutex
-	packages map[string]*result
-	tests    []timed
+	packages       map[string]*result
+	tests          []timed
 	// failedTests by package and name; keepPassed are those of the run before this one,
 	// whose output is kept when they pass.
 	failedTests, keepPassed map[string]bool
@@ -93,9 +90,6 @@ func (r *report) read(in io.Reader) error {
 }
 
 func (r *report) line(line string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
 	var e event
 	if err := json.Unmarshal([]byte(line), &e); err != nil || e.Action == "" {
 		fmt.Fprint(r.out, line)

@@ -14,10 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/hyperfleet/hyperfleet/test/lease"
 )
@@ -43,8 +40,6 @@ type run struct {
 	usage bool
 	// again runs tests that failed once more, and packages that came to a bad end by something else.
 	again bool
-
-	mu sync.Mutex
 	// cpu is what go test and all under it has taken; the servers are not under it.
 	cpu time.Duration
 }
@@ -146,33 +141,19 @@ func (r *run) parts(ctx context.Context, packages []string) ([]group, error) {
 	return parts, nil
 }
 
-// goTests runs go test on each part: those with the race detector beside those without, as they share nothing
-// that is compiled, and each of the two one after the other.
+// goTests runs go test on each part, one after the other: side by side they are more than tests have patience for.
 func (r *run) goTests(ctx context.Context, parts []group, only, environment []string, report *report) error {
+	defer report.end()
+
 	checkout := checkoutDigest(ctx, r.dir)
 
-	var both errgroup.Group
-
-	for _, race := range []bool{false, true} {
-		both.Go(func() error {
-			for _, part := range parts {
-				if part.race != race {
-					continue
-				}
-
-				if err := r.goTest(ctx, part, append(part.flags(r.flags, checkout), only...), environment, report); err != nil {
-					return err
-				}
-			}
-
-			return nil
-		})
+	for _, part := range parts {
+		if err := r.goTest(ctx, part, append(part.flags(r.flags, checkout), only...), environment, report); err != nil {
+			return err
+		}
 	}
 
-	err := both.Wait()
-	report.end()
-
-	return err
+	return nil
 }
 
 // goTest runs go test on packages, and has the report read what it tells.
@@ -212,9 +193,7 @@ func (r *run) goTest(ctx context.Context, part group, flags, environment []strin
 
 	err = cmd.Wait()
 
-	r.mu.Lock()
 	r.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	r.mu.Unlock()
 
 	// That tests failed is told by the events.
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
