@@ -110,6 +110,7 @@ bench-tests: ## what making tests and running them takes, in units of what kube-
 	@hack/bench-tests.sh
 
 soak: testrun ## run whole lives by the hundred, kills at every call, and every fuzz target for FUZZ=1m
+	@hack/setup.sh spire vault
 	@$(as_programs) HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
 	@$(as_programs) bin/testrun -fuzz $(FUZZ) $(PKG)
 
