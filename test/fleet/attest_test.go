@@ -200,7 +200,7 @@ func (a *attested) eventuallyForgotten() {
 }
 
 // Fleets that attest by the same SPIRE server.
-func TestMachinesAttest(t *testing.T) {
+func TestMachinesAttestToSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -118,9 +119,14 @@ type Server struct {
 	agents  int
 }
 
-// Start starts a server and returns when it answers.
+// Start starts a server and returns when it answers. Where tests named after SPIRE are left out (make test),
+// a test that starts one all the same fails, also on a machine that has the program.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
+
+	if skip := flag.Lookup("test.skip"); skip != nil && strings.Contains(skip.Value.String(), "SPIRE") {
+		t.Fatalf("start SPIRE server: put SPIRE into the name of %s: make test leaves such tests to make e2e-spire", t.Name())
+	}
 
 	// Paths of sockets are short (sun_path of unix(7)), names of tests are not.
 	dir, err := os.MkdirTemp("", "hf-spire-") //nolint:usetesting // as above
