@@ -31,7 +31,8 @@ REGISTRY ?=
 KEY ?=
 
 # What `make test` runs: PKG=./kit/... RUN=TestName narrow it down, COUNT=1 runs also what nothing
-# has changed for. The end-to-end tests of test/e2e have targets of their own, and so have tests
+# has changed for, RACE=yes has the programs of hack/testrun/race.txt run with the race detector, for
+# which all that they are made of is compiled once more. The end-to-end tests of test/e2e have targets of their own, and so have tests
 # with SPIRE in their names (make e2e-spire) and with Upstream (make e2e-kubevirt, e2e-bridge): what
 # judges there takes longer to build than all else. What takes longest comes first, so that it does
 # not run alone at the end.
@@ -39,6 +40,8 @@ PKG ?= $(shell go list ./test/fleet ./hosts ./bridge ./test/kill ./platform/brok
 RUN ?= .
 SKIP := SPIRE|Upstream
 COUNT ?=
+RACE ?=
+RACED := $(if $(RACE),-race hack/testrun/race.txt)
 TEST_TIMEOUT ?= 30m
 # What `make test-changed` takes for unchanged: the last commit, or what you branched off.
 BASE ?= HEAD
@@ -100,11 +103,11 @@ freeze: ## write the CRDs and objects that the next releases are held to (VERSIO
 site: ## make a site of the documentation, in dist/site: it works from the folder, without a server
 	@$(as_programs) go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
 
-test: testrun ## run all tests that something has changed for (PKG=./kit/... RUN=TestName COUNT=1)
-	@$(as_programs) bin/testrun -race hack/testrun/race.txt $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
+test: testrun ## run all tests that something has changed for (PKG=./kit/... RUN=TestName COUNT=1 RACE=yes)
+	@$(as_programs) bin/testrun $(RACED) $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
 
 test-changed: testrun ## run the tests of packages that depend on what changed since BASE=HEAD
-	@$(as_programs) bin/testrun -changed $(BASE) -race hack/testrun/race.txt $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
+	@$(as_programs) bin/testrun -changed $(BASE) $(RACED) $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
 
 bench-tests: ## what making tests and running them takes, in units of what kube-apiserver takes to build
 	@hack/bench-tests.sh

@@ -76,7 +76,7 @@ go_tool() {
 		[ "$try" -lt 3 ] && sleep $((try * 5))
 	done
 	# Without C they are made of the same parts of Go as everything else here.
-	case $module in kube | etcd) local -x CGO_ENABLED=0 ;; esac
+	local -x CGO_ENABLED=0
 	# Into another file first, so that a running program or a broken build does no harm.
 	(cd "hack/tools/$module" && go build -trimpath -ldflags "-s -w $ldflags" -o "$bin/.$name.new" "$package") &&
 		mv -f "$bin/.$name.new" "$bin/$name"

@@ -5,9 +5,13 @@ package kill
 
 import (
 	"context"
+	"path"
+	"sync"
 	"testing"
+	"time"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -25,18 +29,33 @@ func NewPair(t testing.TB, env *kube.Env, binary string, life Life) *World {
 	return w
 }
 
-// FreezeLeader stops the leader in the midst of whatever it does when the machine is being made,
+// FreezeLeader queues the jobs and stops the leader as it asks for their first clone, before it has an answer,
 // and has the webhooks go to the other one, as a Service does once a replica is not ready. It gives
 // a function that has it go on, and waits until it has ended by itself: a leader that lost its
 // lease must not go on.
-func (w *World) FreezeLeader() (thaw func()) {
+func (w *World) FreezeLeader(jobs int) (thaw func()) {
 	t := w.Fleet.T
 
-	w.Fleet.Eventually("a clone being asked for", func() (bool, string) {
-		return w.trap.has("clone"), "nothing was cloned"
-	})
-	w.Fleet.Front.Serve(w.trap.webhooks(w.Standby.front))
-	w.Operators.freeze()
+	var once sync.Once
+
+	frozen := make(chan struct{})
+	t.Cleanup(w.Fleet.PVE.OnCall(func(call pve.Call) {
+		if path.Base(call.Path) == "clone" {
+			once.Do(func() {
+				w.Operators.freeze()
+				w.Fleet.Front.Serve(w.trap.webhooks(w.Standby.front))
+				close(frozen)
+			})
+		}
+	}))
+
+	w.Queue(jobs)
+
+	select {
+	case <-frozen:
+	case <-time.After(patience):
+		t.Fatal("nothing was cloned")
+	}
 
 	return func() {
 		w.Operators.thaw()

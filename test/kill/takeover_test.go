@@ -22,9 +22,7 @@ func TestLeaderIsLost(t *testing.T) {
 	})
 
 	life.Drive = func(w *kill.World) {
-		w.Queue(life.Jobs)
-
-		thaw := w.FreezeLeader()
+		thaw := w.FreezeLeader(life.Jobs)
 
 		w.Fleet.EventuallyDone(life.Jobs)
 		thaw()

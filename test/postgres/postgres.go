@@ -74,6 +74,25 @@ func Start(t testing.TB) *Server {
 	return server
 }
 
+// Database makes an empty database for one test, on the server that other test programs use as well, and returns
+// its URL, which has a password in it.
+func Database(t testing.TB) string {
+	t.Helper()
+
+	server, err := have(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		if err := server.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return server.Database(t)
+}
+
 // Main hands a server that other test programs use as well to use, runs the tests, and
 // exits with their code.
 func Main(m *testing.M, use func(*Server)) { os.Exit(Run(m, use)) }

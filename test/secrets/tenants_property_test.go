@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
@@ -23,6 +24,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	virtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
@@ -129,6 +131,13 @@ func newHostile(t *testing.T) *hostile {
 		err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: h.neighbour, Name: "neighbour"}, &claim)
 
 		return err == nil && claim.Status.BootstrapInfo != nil && claim.Status.BootstrapInfo.RunnerID != "", step.WhyNot(&claim)
+	})
+	h.Eventually("the neighbour's node pool has its VM", func() (bool, string) {
+		var vms virtv1.VirtualMachineList
+
+		err := h.Client.List(t.Context(), &vms, client.InNamespace(h.neighbour))
+
+		return err == nil && len(vms.Items) > 0, fmt.Sprint(err)
 	})
 
 	return h
@@ -408,6 +417,9 @@ func (h *hostile) attack(seed int64) string {
 	h.dice, h.made = rand.New(rand.NewPCG(uint64(seed), 1)), nil
 	h.asked.forget()
 
+	begun := time.Now()
+	took := func(what string) { h.t.Logf("%s after %s", what, time.Since(begun)) }
+
 	// Nobody gets at what is not the tenant's by asking the API server.
 	for _, object := range h.theirs {
 		if err := h.tenant.Delete(h.t.Context(), object); !apierrors.IsForbidden(err) {
@@ -437,6 +449,7 @@ func (h *hostile) attack(seed int64) string {
 		}
 	}
 
+	took("all is made")
 	h.Eventually("the operator has looked at everything", func() (bool, string) {
 		for _, object := range h.made {
 			err := h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(object), object)
@@ -447,9 +460,13 @@ func (h *hostile) attack(seed int64) string {
 
 		return true, ""
 	})
+	took("all is looked at")
 	h.await()
+	took("the tenant has what it may have")
 
 	wrong := h.reached()
+
+	took("all is compared")
 
 	for _, object := range h.made {
 		if err := client.IgnoreNotFound(h.tenant.Delete(h.t.Context(), object)); err != nil {

@@ -8,6 +8,7 @@
 //	agent := server.Agent(t, token)
 //	svids, err := agent.SVIDs(t.Context())
 //
-// hack/setup.sh spire makes the programs; they are found as those of test/kube are. What was
+// Its datastore is a database of the run's PostgreSQL (test/postgres): so the programs need no C. hack/setup.sh spire makes
+// them; they are found as those of test/kube are. What was
 // started ends with the test, also when it fails; a test that failed shows the logs.
 package spire

@@ -30,6 +30,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
 const (
@@ -114,9 +115,11 @@ type Server struct {
 	Dir string
 
 	options options
-	mu      sync.Mutex
-	process *procrun.Process
-	agents  int
+	// database is the URL of the datastore.
+	database string
+	mu       sync.Mutex
+	process  *procrun.Process
+	agents   int
 }
 
 // Start starts a server and returns when it answers. Where tests named after SPIRE are left out (make test),
@@ -137,6 +140,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 	chosen := choose(DefaultTrustDomain, opts)
 	server := &Server{
 		Socket: filepath.Join(dir, "server.sock"), TrustDomain: chosen.trustDomain, Dir: dir, options: chosen,
+		database: postgres.Database(t),
 	}
 
 	t.Cleanup(func() {
@@ -253,8 +257,8 @@ func (s *Server) config() string {
 	}
 
 	lines = append(lines, "}", "plugins {",
-		`DataStore "sql" { plugin_data {`, setting("database_type", "sqlite3"),
-		setting("connection_string", s.path("datastore.sqlite3")), "} }",
+		`DataStore "sql" { plugin_data {`, setting("database_type", "postgres"),
+		setting("connection_string", s.database), "} }",
 		`KeyManager "disk" { plugin_data {`, setting("keys_path", s.path("keys.json")), "} }",
 		`NodeAttestor "join_token" { plugin_data {} }`,
 	)

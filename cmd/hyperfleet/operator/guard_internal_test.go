@@ -4,7 +4,7 @@
 package operator
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,9 +17,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
-	ktesting "k8s.io/client-go/testing"
 	testclock "k8s.io/utils/clock/testing"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -90,40 +88,67 @@ func guards(t *testing.T) {
 	}
 }
 
+// reviewer is an API server that knows tokens that begin with good, of which one may read /metrics. It counts the
+// tokens that it is asked about, and fails while it is down.
+func reviewer(t *testing.T, asked *int, down *bool) kubernetes.Interface {
+	t.Helper()
+
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var (
+			token  authenticationv1.TokenReview
+			access authorizationv1.SubjectAccessReview
+		)
+
+		out, review := any(&access), func() {
+			wants := access.Spec.NonResourceAttributes
+			access.Status.Allowed = wants.Verb == "get" && wants.Path == "/metrics" && access.Spec.User == "good"
+		}
+
+		if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
+			*asked++
+
+			if *down {
+				http.Error(w, "down", http.StatusInternalServerError)
+
+				return
+			}
+
+			out, review = &token, func() {
+				token.Status.Authenticated = strings.HasPrefix(token.Spec.Token, "good")
+				token.Status.User.Username = token.Spec.Token
+			}
+		}
+
+		if err := json.NewDecoder(r.Body).Decode(out); err != nil {
+			t.Error(err)
+		}
+
+		review()
+		w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+		_ = json.NewEncoder(w).Encode(out)
+	}))
+	t.Cleanup(api.Close)
+
+	reviews, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return reviews
+}
+
 // An answer is gone by for a minute, a failure not at all, and what callers can make of it
 // is bounded.
 func TestGuardKeepsVerdicts(t *testing.T) {
 	t.Parallel()
 
 	var (
-		asked   int
-		down    bool
-		reviews = fake.NewClientset()
-		now     = testclock.NewFakeClock(time.Now())
+		asked int
+		down  bool
+		now   = testclock.NewFakeClock(time.Now())
 	)
 
-	reviews.PrependReactor("create", "tokenreviews", func(action ktesting.Action) (bool, runtime.Object, error) {
-		asked++
-
-		if down {
-			return true, nil, errors.New("down") //nolint:err113 // a test's
-		}
-
-		review, _ := action.(ktesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		review.Status.Authenticated = strings.HasPrefix(review.Spec.Token, "good")
-		review.Status.User.Username = review.Spec.Token
-
-		return true, review, nil
-	})
-	reviews.PrependReactor("create", "subjectaccessreviews", func(action ktesting.Action) (bool, runtime.Object, error) {
-		review, _ := action.(ktesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
-		attributes := review.Spec.NonResourceAttributes
-		review.Status.Allowed = attributes.Verb == "get" && attributes.Path == "/metrics" && review.Spec.User == "good"
-
-		return true, review, nil
-	})
-
-	g := newGuard(kubernetes.Interface(reviews), now)
+	g := newGuard(reviewer(t, &asked, &down), now)
 	h := g.wrap(logr.Discard(), secrets())
 
 	for i, tt := range []struct {
