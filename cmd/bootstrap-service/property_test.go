@@ -46,7 +46,7 @@ func TestPropertyMachineDoesOneJob(t *testing.T) {
 		return site.oneJob(t, label, outcome)
 	}
 
-	property.Check(t, "a machine does one job and ends", lives(), prop.ForAll(one,
+	property.Check(t, "a machine does one job and ends", lives(), prop.ForAllNoShrink(one,
 		gen.OneConstOf(v1alpha1.WorkloadGitHubActions, v1alpha1.WorkloadGitLabCI, v1alpha1.WorkloadBuildkite, v1alpha1.WorkloadGeneric),
 		gen.OneConstOf("success", "failure", "idle")))
 }
@@ -62,7 +62,7 @@ func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
 
 	var count atomic.Int64
 
-	property.Check(t, "a runner has what its pool says", lives(), prop.ForAll(func(platform string, words []string) string {
+	property.Check(t, "a runner has what its pool says", lives(), prop.ForAllNoShrink(func(platform string, words []string) string {
 		site := sites[platform]
 		own := fmt.Sprintf("%s-%d", platform[:3], count.Add(1))
 		labels, asked := site.has(own), site.asks(own)
@@ -108,7 +108,7 @@ func unique(labels []string) []string {
 // lives are whole lives, of programs: a few show that the platforms are wired as the tests of
 // each (TestJobOfEachPlatform) have it.
 func lives() property.Options {
-	return property.Options{Brief: 4, Workers: 4, NoShrink: true}
+	return property.Options{Brief: 4, Workers: 4}
 }
 
 // lastReport is what the machine of the root directory said last.

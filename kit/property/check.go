@@ -23,13 +23,11 @@ type Options struct {
 	Runs int
 	// Brief is how many are tried outside of `make soak`, for a property whose runs are
 	// whole lives. Default: Runs. The test's name has to begin with TestProperty, by which
-	// `make soak` finds it.
+	// `make soak` finds it. Whole lives keep an input that fails as it is (prop.ForAllNoShrink): to
+	// look for a smaller one takes a hundred more.
 	Brief int
 	// Workers try so many inputs at the same time. Default: 1.
 	Workers int
-	// NoShrink keeps a failed input as it is: for runs that take long, or that spoil what
-	// later ones share with them.
-	NoShrink bool
 }
 
 // Soaking says whether this is `make soak`.
@@ -67,10 +65,6 @@ func Check(t *testing.T, name string, options Options, holds gopter.Prop) {
 	parameters.MinSuccessfulTests = options.Count()
 	// gopter gives every worker a run at least.
 	parameters.Workers = min(max(options.Workers, 1), options.Count())
-
-	if options.NoShrink {
-		parameters.MaxShrinkCount = 0
-	}
 
 	properties := gopter.NewProperties(parameters)
 	properties.Property(name, holds)

@@ -112,9 +112,9 @@ func TestPropertyDemandIsState(t *testing.T) {
 	ledger := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
 
 	// A story is some fifty writes to the API server.
-	stories := property.Options{Brief: 10, NoShrink: true}
+	stories := property.Options{Brief: 10}
 
-	property.Check(t, "the ledger agrees with the oracle", stories, prop.ForAll(func(seed int64, jobs, most, least int, lost float64) string {
+	property.Check(t, "the ledger agrees with the oracle", stories, prop.ForAllNoShrink(func(seed int64, jobs, most, least int, lost float64) string {
 		namespace := env.Namespace(t)
 		// The webhooks of a story are its own pool's alone.
 		repository := namespace + "/app"

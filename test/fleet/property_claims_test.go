@@ -39,7 +39,7 @@ func phases() []v1alpha1.MachineClaimPhase {
 func lifecycle(t *testing.T, w *world) {
 	t.Helper()
 
-	property.Check(t, "a claim's machine lives its life", lives(5, 16), prop.ForAll(func(cpu, memory int32, labels []string) string {
+	property.Check(t, "a claim's machine lives its life", lives(5, 16), prop.ForAllNoShrink(func(cpu, memory int32, labels []string) string {
 		name := w.name("life")
 		template := w.NewTemplate()
 		template.Name = name
@@ -146,7 +146,7 @@ func cleanup(t *testing.T, w *world) {
 		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady,
 	}
 
-	property.Check(t, "a deleted claim leaves nothing", lives(6, 16), prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+	property.Check(t, "a deleted claim leaves nothing", lives(6, 16), prop.ForAllNoShrink(func(when v1alpha1.MachineClaimPhase, after int64) string {
 		claim := w.NewClaim(w.name("gone"))
 
 		return first(
@@ -191,7 +191,7 @@ func retries(t *testing.T, w *world) {
 	}
 	paths := []any{"/nodes/*/qemu/*/clone", "/nodes/*/qemu/*/config", "/nodes/*/qemu/*/status/start", "/nodes/*/storage/*/upload", ""}
 
-	property.Check(t, "a failure is retried or named", lives(6, 20), prop.ForAll(func(kind pve.FaultKind, path string, count int) string {
+	property.Check(t, "a failure is retried or named", lives(6, 20), prop.ForAllNoShrink(func(kind pve.FaultKind, path string, count int) string {
 		claim := site.NewClaim(w.Fleet, w.name("retry"))
 		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 		w.GitHub.Queue(control.JobSpec{Labels: []string{claim.Name}})
@@ -270,7 +270,7 @@ func shutdown(t *testing.T, w *world) {
 
 	moments := []any{v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady}
 
-	property.Check(t, "a machine that is off is removed", lives(5, 16), prop.ForAll(func(when v1alpha1.MachineClaimPhase, after int64) string {
+	property.Check(t, "a machine that is off is removed", lives(5, 16), prop.ForAllNoShrink(func(when v1alpha1.MachineClaimPhase, after int64) string {
 		claim := w.NewClaim(w.name("off"))
 
 		return first(

@@ -101,7 +101,7 @@ func connections(t *testing.T, s *sites) {
 
 	const count = 3
 
-	property.Check(t, "clusters do not disturb each other", lives(3, 1), prop.ForAll(func(broken []bool, what trouble) string {
+	property.Check(t, "clusters do not disturb each other", lives(3, 1), prop.ForAllNoShrink(func(broken []bool, what trouble) string {
 		var wg sync.WaitGroup
 
 		problems := make([]string, count)
@@ -227,7 +227,7 @@ func provider(t *testing.T, w *world, m *made) {
 
 	word := gen.RegexMatch(`^[a-z]{3,8}$`)
 
-	property.Check(t, "the provider is the named one and is configured", lives(6, 6), prop.ForAll(
+	property.Check(t, "the provider is the named one and is configured", lives(6, 6), prop.ForAllNoShrink(
 		func(provider string, nodes, clones int32, words []string) string {
 			storage, pool, tag := words[0], words[1], words[2]
 			cluster := w.NewCluster()

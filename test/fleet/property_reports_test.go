@@ -44,7 +44,7 @@ func reconciled(t *testing.T, w *world) {
 
 	changes := []any{"cluster", "template", "pool", "claim"}
 
-	property.Check(t, "a change is reconciled", lives(6, 1), prop.ForAll(func(kind string, n int64) string {
+	property.Check(t, "a change is reconciled", lives(6, 1), prop.ForAllNoShrink(func(kind string, n int64) string {
 		n = 21 + n%10 + value.Add(1)%2*10 // never the value that is there, nor a default
 
 		var (
@@ -207,7 +207,7 @@ func observability(t *testing.T, w *world) {
 	}
 
 	property.Check(t, "a life can be read from events and metrics", lives(5, 16),
-		prop.ForAll(life, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
+		prop.ForAllNoShrink(life, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
 
 	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lived.Load() {
 		t.Errorf("%d machines were started, %v are in the metric", lived.Load(), provisioned)

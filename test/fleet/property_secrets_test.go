@@ -91,7 +91,7 @@ func (w *world) keep(name string, state keeping) string {
 func externalSecrets(t *testing.T, w *world) {
 	t.Helper()
 
-	property.Check(t, "what is in the Secret now counts", lives(4, 8), prop.ForAll(func(states []keeping) string {
+	property.Check(t, "what is in the Secret now counts", lives(4, 8), prop.ForAllNoShrink(func(states []keeping) string {
 		name := w.name("kept")
 		template := w.NewTemplate()
 		template.Name = name

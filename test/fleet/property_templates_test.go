@@ -65,7 +65,7 @@ func templates(t *testing.T, w *world) {
 		choice{"#cloud-config\nhostname: {{ .Nobody }}\n", "CloudInitInvalid"},
 	)
 
-	property.Check(t, "a template is ready as far as it is valid", options, prop.ForAll(
+	property.Check(t, "a template is ready as far as it is valid", options, prop.ForAllNoShrink(
 		func(source, memory, bridge, text choice, disappears bool) string {
 			template := site.NewTemplate(w.Fleet, w.name("valid"))
 			template.Spec.Template.Proxmox = proxmoxTemplate(source.value)
@@ -195,7 +195,7 @@ func resolution(t *testing.T, w *world) {
 		}
 	}
 
-	property.Check(t, "a reference resolves to the templates that it means", lives(5, 16), prop.ForAll(func(ref choice, uses bool) string {
+	property.Check(t, "a reference resolves to the templates that it means", lives(5, 16), prop.ForAllNoShrink(func(ref choice, uses bool) string {
 		template := site.NewTemplate(w.Fleet, w.name("ref"))
 		template.Spec.Template.Proxmox = proxmoxTemplate(ref.value)
 

@@ -97,10 +97,9 @@ func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties shar
 	w.EventuallyClean()
 }
 
-// lives are how a property is tried whose runs take a second each: side by side, and as they
-// are, for what a run takes is small already.
+// lives are how a property is tried whose runs take a second each: side by side.
 func lives(brief, workers int) property.Options {
-	options := property.Options{Brief: brief, NoShrink: true}
+	options := property.Options{Brief: brief}
 	options.Workers = min(workers, options.Count())
 
 	return options

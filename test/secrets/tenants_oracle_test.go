@@ -274,6 +274,7 @@ func (h *hostile) wrote() []string {
 		switch {
 		case namespace == h.team, resource == "events", resource == "selfsubjectaccessreviews":
 		case namespace == h.neighbour && sub == "status":
+		case at == h.neighbour+"/secrets": // of its machine, until that runs; changed looks at them
 		case namespace == h.Namespace && resource == "hypervisormachinetemplates": // those of the sites
 		case namespace == "-" && resource == "hypervisorclusters":
 		default:
@@ -306,6 +307,12 @@ func (h *hostile) changed() []string {
 		}
 	}
 
+	for _, secret := range h.secretsOf(h.neighbour) {
+		if !slices.Contains(h.secrets, secret) {
+			out = append(out, "the neighbour has a Secret "+secret)
+		}
+	}
+
 	runners := 0
 
 	for _, runner := range h.GitHub.State().Runners {
@@ -320,6 +327,21 @@ func (h *hostile) changed() []string {
 
 	if logins := h.own.theirs.Logins(); logins > 0 {
 		out = append(out, fmt.Sprintf("%d logins at the neighbour's host", logins))
+	}
+
+	return out
+}
+
+// secretsOf are the names of a namespace's Secrets.
+func (h *hostile) secretsOf(namespace string) []string {
+	var list corev1.SecretList
+	if err := h.Client.List(h.t.Context(), &list, client.InNamespace(namespace)); err != nil {
+		return []string{err.Error()}
+	}
+
+	var out []string
+	for i := range list.Items {
+		out = append(out, list.Items[i].Name)
 	}
 
 	return out
