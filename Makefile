@@ -36,7 +36,7 @@ KEY ?=
 # with SPIRE in their names (make e2e-spire) and with Upstream (make e2e-kubevirt, e2e-bridge): what
 # judges there takes longer to build than all else. What takes longest comes first, so that it does
 # not run alone at the end.
-PKG ?= $(shell go list ./test/fleet ./hosts ./bridge ./test/kill ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
+PKG ?= $(shell go list ./bridge ./cmd/hyperfleet ./test/fleet ./test/kill ./hosts ./sim/hypershift ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 SKIP := SPIRE|Upstream
 COUNT ?=

@@ -211,19 +211,25 @@ for group in "${@:-kube managers kubectl lint generate spire vault s3 packages w
 	done
 done
 
-# Two setups at once would build everything twice.
-if command -v flock >/dev/null; then
-	exec 9>"$stamps/lock"
-	if ! flock -n 9; then
-		echo "setup: waiting for another one to end"
-		flock 9
+# Two setups at once would bring the same thing twice.
+alone() {
+	if command -v flock >/dev/null; then
+		exec 9>"$stamps/$1.lock"
+		if ! flock -n 9; then
+			echo "setup: waiting for another one to bring $1"
+			flock 9
+		fi
 	fi
-fi
+}
 
 steps=${#plan[@]}
 for entry in "${plan[@]}"; do
 	step=$((step + 1))
 	read -r -a words <<<"$entry"
+	case ${words[0]} in
+	build | kube) alone "${words[1]}" ;;
+	*) alone "${words[0]}" ;;
+	esac
 	"${words[@]//_/ }"
 done
 

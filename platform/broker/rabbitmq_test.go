@@ -135,6 +135,15 @@ func publishAll(t *testing.T, b bus, topic string) map[string][]int {
 	return want
 }
 
+// once leaves out what came twice: what RabbitMQ confirms too late is published again, before anything else is.
+func once(got map[string][]int) map[string][]int {
+	for key, numbers := range got {
+		got[key] = slices.Compact(numbers)
+	}
+
+	return got
+}
+
 // testFanOut: every subscription gets all, in order by key.
 func testFanOut(t *testing.T, b *broker.Broker) {
 	t.Helper()
@@ -147,9 +156,9 @@ func testFanOut(t *testing.T, b *broker.Broker) {
 	want := publishAll(t, b, topic)
 
 	for name, r := range map[string]*record{"first": first, "second": second} {
-		eventually(t, name+" has all", func() bool { return total(r.copy()) >= keys*perKey })
+		eventually(t, name+" has all", func() bool { return total(once(r.copy())) >= keys*perKey })
 
-		if diff := cmp.Diff(want, r.copy()); diff != "" {
+		if diff := cmp.Diff(want, once(r.copy())); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 
