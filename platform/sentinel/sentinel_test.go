@@ -265,10 +265,15 @@ func TestACursorThatIsGone(t *testing.T) {
 	a, to := serve(t), newAdapter(t)
 	s := run(t, conf(a.url), to).ready(t)
 
-	var gone atomic.Bool
+	// No cursor is good until it asks for a new one.
+	var listed atomic.Bool
 
 	s.set(func(r *http.Request) (*http.Response, error) {
-		if !strings.HasSuffix(r.URL.Path, "/changes") || !r.URL.Query().Has("after") || gone.Swap(true) {
+		if strings.HasSuffix(r.URL.Path, "/changes") && !r.URL.Query().Has("after") {
+			listed.Store(true)
+		}
+
+		if !strings.HasSuffix(r.URL.Path, "/changes") || listed.Load() {
 			return nil, nil //nolint:nilnil // the request passes
 		}
 

@@ -61,6 +61,7 @@ func TestWhichStoresAreCalledUnasked(t *testing.T) {
 	for endpoint, want := range map[string]bool{
 		"https://s3.eu-central-1.amazonaws.com": true, "http://s3.eu-central-1.amazonaws.com": false,
 		"https://s3.example.com": false, "https://amazonaws.com.example.com": false, "https://evil-amazonaws.com": false,
+		"https://s3.amazonaws.com.example.com": false,
 	} {
 		if got := mayCall(endpoint, ""); got != want {
 			t.Errorf("mayCall(%s) = %v", endpoint, got)
