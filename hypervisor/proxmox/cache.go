@@ -41,7 +41,8 @@ func (c *cached[T]) get(ctx context.Context, maxAge time.Duration) (value T, at 
 
 	defer func() { c.turn <- struct{}{} }()
 
-	if !c.at.IsZero() && !c.at.Before(wanted) {
+	// What was asked for at the same moment may have been asked for before.
+	if c.at.After(wanted) || maxAge > 0 && !c.at.IsZero() && c.at.Equal(wanted) {
 		return c.value, c.at, nil
 	}
 

@@ -181,7 +181,8 @@ func (p *Provider) findDestroy(ctx context.Context, m *machine, otherwise error)
 }
 
 // absent says that there is no machine, as none is seen: if it would be seen. Without the
-// privilege to see it, nothing is known.
+// privilege to see it, nothing is known. That may have come back since the machine was looked for, so that it is
+// looked for once more.
 func (p *Provider) absent(ctx context.Context, m *machine) error {
 	held, err := p.client.permissions(ctx)
 	if err != nil {
@@ -195,6 +196,15 @@ func (p *Provider) absent(ctx context.Context, m *machine) error {
 
 	if words := p.client.unmet(held, []need{{any: places, privileges: []string{"VM.Audit"}}}); len(words) > 0 {
 		return privilegesMissing(fmt.Sprintf("look for machine %d", m.id), words)
+	}
+
+	snap, _, err := p.listing.get(ctx, 0)
+	if err != nil {
+		return err
+	}
+
+	if _, listed := snap[m.id]; listed {
+		return p.busy(m, "SeenAgain", "machine %d is to be seen again", m.id)
 	}
 
 	m.phase = phaseReserved

@@ -255,6 +255,51 @@ func TestPrivilegeTakenAway(t *testing.T) {
 	})
 }
 
+// The privilege comes back after the machine was looked for, and before the privileges are: whoever looks at
+// both must not call the machine gone, which runs on.
+func TestPrivilegeComesBack(t *testing.T) {
+	t.Parallel()
+	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
+
+		m := fastModel()
+		grant(&m)
+
+		s := pvetest.New(t, m)
+		first := connect(t, s)
+		_, want := create(t, first, spec(1))
+
+		see := func(held bool) {
+			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+				s.SetPrivilege(role, "VM.Audit", held)
+			}
+		}
+		t.Cleanup(s.OnCall(func(call pve.Call) {
+			if call.Phase != pve.After && strings.HasSuffix(call.Path, "/access/permissions") {
+				see(true)
+			}
+		}))
+
+		suspect := refOf(want)
+		suspect.Suspect = true
+
+		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
+			for range 3 {
+				see(false)
+
+				if got, err := p.Get(t.Context(), suspect); hypervisor.Is(err, hypervisor.NotFound) {
+					t.Fatalf("%s: %+v, %v", who, got, err)
+				}
+			}
+
+			see(true)
+		}
+
+		remove(t, connect(t, s), want)
+		nothingLeft(t, s)
+	})
+}
+
 // While no node reports, there is no template to be seen: that is no reason to say that
 // there is none.
 func TestNoReports(t *testing.T) {
