@@ -167,15 +167,15 @@ func TestAGatewayIsNobodysOnTheWholeNetwork(t *testing.T) {
 	t.Parallel()
 
 	a := alloc.Spec{Addresses: []string{"10.0.0.0/29"}}
-	b := alloc.Spec{Addresses: []string{"10.0.0.8/29"}, Gateways: []string{"10.0.0.1"}, PrefixLengthV4: 24}
+	b := alloc.Spec{Addresses: []string{"10.0.0.8/29"}, Gateways: []string{"10.0.0.1", "10.0.0.2"}, PrefixLengthV4: 24}
 	n := network(t, pool(t, "a", a))
 	sequence(t, n, "a", 1)
 	set(t, n, pool(t, "b", b))
 
-	// It was in use already: that stays, and it does not come back.
+	// The first was in use already: that stays, and it does not come back. The second is given to nobody.
 	n.Release("seq-0")
 
-	if got, err := acquire(n, "a", "m"); err != nil || got != "10.0.0.2/29" {
+	if got, err := acquire(n, "a", "m"); err != nil || got != "10.0.0.3/29" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
