@@ -32,10 +32,10 @@ KEY ?=
 
 # What `make test` runs: PKG=./kit/... RUN=TestName narrow it down, COUNT=1 runs also what nothing
 # has changed for, RACE=yes has the programs of hack/testrun/race.txt run with the race detector, for
-# which all that they are made of is compiled once more. The end-to-end tests of test/e2e have targets of their own, and so have tests
-# with SPIRE in their names (make e2e-spire) and with Upstream (make e2e-kubevirt, e2e-bridge): what
-# judges there takes longer to build than all else. What takes longest comes first, so that it does
-# not run alone at the end.
+# which all that they are made of is compiled once more. The end-to-end tests of test/e2e have targets
+# of their own, and so have tests with SPIRE in their names (make e2e-spire) and with Upstream (make
+# e2e-kubevirt, e2e-bridge): what judges there takes longer to build than all else. What takes longest
+# comes first, what waits beside what computes, so that it does not run alone at the end.
 PKG ?= $(shell go list ./bridge ./cmd/hyperfleet ./test/fleet ./test/kill ./hosts ./sim/hypershift ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 SKIP := SPIRE|Upstream

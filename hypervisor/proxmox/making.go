@@ -181,8 +181,8 @@ func (p *Provider) findDestroy(ctx context.Context, m *machine, otherwise error)
 }
 
 // absent says that there is no machine, as none is seen: if it would be seen. Without the
-// privilege to see it, nothing is known. That may have come back since the machine was looked for, so that it is
-// looked for once more.
+// privilege to see it, nothing is known; and as that may have come back since the machine was
+// looked for, the listing is looked at once more.
 func (p *Provider) absent(ctx context.Context, m *machine) error {
 	held, err := p.client.permissions(ctx)
 	if err != nil {

@@ -224,6 +224,13 @@ func TestCloneWithoutPrivilege(t *testing.T) {
 	says(t, err, hypervisor.Rejected, "lacks VM.Allocate on /vms/")
 }
 
+// seeMachines gives the operator the privilege to see machines, however its rights are granted, or takes it away.
+func seeMachines(s *pve.Server, held bool) {
+	for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
+		s.SetPrivilege(role, "VM.Audit", held)
+	}
+}
+
 // A privilege that was taken away hides machines: that is no reason to call them gone.
 func TestPrivilegeTakenAway(t *testing.T) {
 	t.Parallel()
@@ -237,18 +244,14 @@ func TestPrivilegeTakenAway(t *testing.T) {
 		first := connect(t, s)
 		_, want := create(t, first, spec(1))
 
-		for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-			s.SetPrivilege(role, "VM.Audit", false)
-		}
+		seeMachines(s, false)
 
 		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
 			t.Log(who)
 			says(t, p.Delete(t.Context(), refOf(want)), hypervisor.Rejected, "VM.Audit")
 		}
 
-		for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-			s.SetPrivilege(role, "VM.Audit", true)
-		}
+		seeMachines(s, true)
 
 		remove(t, connect(t, s), want)
 		nothingLeft(t, s)
@@ -269,14 +272,9 @@ func TestPrivilegeComesBack(t *testing.T) {
 		first := connect(t, s)
 		_, want := create(t, first, spec(1))
 
-		see := func(held bool) {
-			for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
-				s.SetPrivilege(role, "VM.Audit", held)
-			}
-		}
 		t.Cleanup(s.OnCall(func(call pve.Call) {
 			if call.Phase != pve.After && strings.HasSuffix(call.Path, "/access/permissions") {
-				see(true)
+				seeMachines(s, true)
 			}
 		}))
 
@@ -285,14 +283,14 @@ func TestPrivilegeComesBack(t *testing.T) {
 
 		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
 			for range 3 {
-				see(false)
+				seeMachines(s, false)
 
 				if got, err := p.Get(t.Context(), suspect); hypervisor.Is(err, hypervisor.NotFound) {
 					t.Fatalf("%s: %+v, %v", who, got, err)
 				}
 			}
 
-			see(true)
+			seeMachines(s, true)
 		}
 
 		remove(t, connect(t, s), want)

@@ -60,7 +60,14 @@ type Server struct {
 func Start(t testing.TB) *Server {
 	t.Helper()
 
-	server, err := begin(context.Background())
+	return forTest(t, begin)
+}
+
+// forTest gives a test a server, and gives it up at the test's end.
+func forTest(t testing.TB, get func(context.Context) (*Server, error)) *Server {
+	t.Helper()
+
+	server, err := get(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,18 +86,7 @@ func Start(t testing.TB) *Server {
 func Database(t testing.TB) string {
 	t.Helper()
 
-	server, err := have(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if err := server.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-
-	return server.Database(t)
+	return forTest(t, have).Database(t)
 }
 
 // Main hands a server that other test programs use as well to use, runs the tests, and

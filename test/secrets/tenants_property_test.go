@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
@@ -284,9 +283,6 @@ func (h *hostile) attack(seed int64) string {
 	h.dice, h.made = rand.New(rand.NewPCG(uint64(seed), 1)), nil
 	h.asked.forget()
 
-	begun := time.Now()
-	took := func(what string) { h.t.Logf("%s after %s", what, time.Since(begun)) }
-
 	// Nobody gets at what is not the tenant's by asking the API server.
 	for _, object := range h.theirs {
 		if err := h.tenant.Delete(h.t.Context(), object); !apierrors.IsForbidden(err) {
@@ -316,7 +312,6 @@ func (h *hostile) attack(seed int64) string {
 		}
 	}
 
-	took("all is made")
 	h.Eventually("the operator has looked at everything", func() (bool, string) {
 		for _, object := range h.made {
 			err := h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(object), object)
@@ -327,13 +322,9 @@ func (h *hostile) attack(seed int64) string {
 
 		return true, ""
 	})
-	took("all is looked at")
 	h.await()
-	took("the tenant has what it may have")
 
 	wrong := h.reached()
-
-	took("all is compared")
 
 	for _, object := range h.made {
 		if err := client.IgnoreNotFound(h.tenant.Delete(h.t.Context(), object)); err != nil {
