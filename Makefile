@@ -33,12 +33,12 @@ KEY ?=
 # What `make test` runs: PKG=./kit/... RUN=TestName narrow it down, COUNT=1 runs also what nothing
 # has changed for, RACE=yes has the programs of hack/testrun/race.txt run with the race detector, for
 # which all that they are made of is compiled once more. The end-to-end tests of test/e2e have targets
-# of their own, and so have tests with SPIRE in their names (make e2e-spire) and with Upstream (make
+# of their own, and so have tests with SPIRE in their names (make e2e-spire) and with Upstream at the end (make
 # e2e-kubevirt, e2e-bridge): what judges there takes longer to build than all else. What takes longest
 # comes first, what waits beside what computes, so that it does not run alone at the end.
 PKG ?= $(shell go list ./bridge ./cmd/hyperfleet ./test/fleet ./test/kill ./hosts ./sim/hypershift ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
-SKIP := SPIRE|Upstream
+SKIP := SPIRE|Upstream\b
 COUNT ?=
 RACE ?=
 RACED := $(if $(RACE),-race hack/testrun/race.txt)
@@ -73,7 +73,7 @@ define JUDGED
 $(as_programs) bin/testrun $$(grep -rlE '^func Test\w*($(1))' --include='*_test.go' --exclude-dir=bin . | xargs -n 1 dirname | sort -u) -- $(TEST_FLAGS) -run '$(1)'
 endef
 
-.PHONY: help setup build release freeze site test test-changed bench-tests soak chaos load testrun e2e e2e-install e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
+.PHONY: help setup build release freeze site test test-changed bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,23 +129,22 @@ testrun:
 	@$(as_programs) go build -ldflags "-s -w" -o bin/testrun ./hack/testrun
 
 # What takes longest comes first.
-e2e: build ## run all of the following end-to-end tests, e2e-proxmox in its short form, but e2e-agents
-	@hack/setup.sh kube kubectl spire vault packages vm
-	@hack/setup.sh upstream || echo "e2e: MetalLB or KubeVirt could not be built: what they judge is judged by our simulators alone"
+e2e: build e2e-release ## run all of the following end-to-end tests in their short form, but e2e-agents
+	@hack/setup.sh spire vault packages vm
 	@hack/vm-image/build.sh
-	@$(MAKE) --no-print-directory e2e-install
-	@$(call E2E,vm hosts platform kubevirt bridge spire)
+	@$(call E2E,platform vm kubevirt hosts bridge install spire proxmox,-short)
 	@$(call JUDGED,$(SKIP))
-	@$(call E2E,proxmox,-short)
 
-e2e-install: ## a release, made twice with the same bytes, and from helm install to the first finished job
+e2e-install: e2e-release ## a release, made twice with the same bytes, and from helm install to the first finished job
+	@$(call E2E,install)
+
+e2e-release:
 	@hack/setup.sh kube kubectl helm olm
 	@for dist in bin/install bin/install-again; do \
 		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) CLIENTS= MODIFIED_OK=yes REGISTRY= KEY=; \
 	done
 	@cmp bin/install/SHA256SUMS bin/install-again/SHA256SUMS && rm -r bin/install-again && echo "two releases have the same checksums"
 	@cd hack/release && go test ./...
-	@$(call E2E,install)
 
 e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
@@ -157,15 +156,15 @@ e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulati
 	@hack/vm-image/build.sh
 	@$(call E2E,vm)
 
-e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas
+e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas, judged by its own admission
 	@hack/setup.sh kube packages upstream
 	@$(call E2E,kubevirt)
-	@$(call JUDGED,Upstream)
+	@$(call JUDGED,Upstream\b)
 
-e2e-bridge: build ## hosted clusters for DPUs on HyperShift's and MetalLB's own schemas
+e2e-bridge: build ## hosted clusters for DPUs on HyperShift's and MetalLB's own schemas, with MetalLB's controller
 	@hack/setup.sh kube upstream
 	@$(call E2E,bridge)
-	@$(call JUDGED,Upstream)
+	@$(call JUDGED,Upstream\b)
 
 e2e-platform: build ## clusters and node pools from API to objects, over real Postgres and brokers
 	@hack/setup.sh kube kubectl helm packages
@@ -176,7 +175,6 @@ e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
 	@$(call E2E,hosts)
 
 # On the Proxmox VE that PVE_ENDPOINT names (go doc ./test/realpve); without it all is skipped.
-# SHORT=-short is what `make e2e` runs of it.
 SHORT ?=
 e2e-proxmox: TEST_TIMEOUT = 40m
 e2e-proxmox: build ## a real Proxmox VE that PVE_ENDPOINT names: the provider, and a job in a VM on it

@@ -26,8 +26,8 @@ measure() {
 	read -r wall user system <<<"$took"
 	unit_wall=${unit_wall:-$wall}
 	unit_cpu=${unit_cpu:-$(awk "BEGIN {print $user + $system}")}
-	awk -v name="$name" -v wall="$wall" -v cpu="$user" -v system="$system" -v unit="$unit_wall" -v unit_cpu="$unit_cpu" 'BEGIN {
-		cpu += system
+	awk -v name="$name" -v wall="$wall" -v cpu="$user" -v sys="$system" -v unit="$unit_wall" -v unit_cpu="$unit_cpu" 'BEGIN {
+		cpu += sys
 		printf "%-48s %7.0f s wall %5.2f units   %7.0f s of processor %5.2f units\n", name, wall, wall / unit, cpu, cpu / unit_cpu
 	}' | tee -a "$work/table"
 }

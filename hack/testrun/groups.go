@@ -90,18 +90,22 @@ func among(parts []group, wanted []string) []group {
 }
 
 // inOrder puts packages that are named first in front, as go test starts them in the order of its arguments.
-func (g group) inOrder(named []string) group {
-	slices.SortStableFunc(g.packages, func(a, b string) int { return place(named, a) - place(named, b) })
+// They are named by import path or by folder.
+func (g group) inOrder(module string, named []string) group {
+	place := func(pkg string) int {
+		folder := "." + strings.TrimPrefix(pkg, module)
 
-	return g
-}
+		i := slices.IndexFunc(named, func(name string) bool { return name == pkg || name == folder })
+		if i < 0 {
+			return len(named)
+		}
 
-func place(named []string, pkg string) int {
-	if i := slices.Index(named, pkg); i >= 0 {
 		return i
 	}
 
-	return len(named)
+	slices.SortStableFunc(g.packages, func(a, b string) int { return place(a) - place(b) })
+
+	return g
 }
 
 // notRaced is in the place of a program where nothing of ours runs side by side.

@@ -22,7 +22,7 @@ func TestSplit(t *testing.T) {
 
 	got := split("m", tests, map[string][]string{"hosts": {"hosts/mac"}})
 	for i := range got {
-		got[i] = got[i].inOrder([]string{"m/test/fleet"})
+		got[i] = got[i].inOrder("m", []string{"m/test/fleet"})
 	}
 
 	want := []group{
@@ -32,6 +32,10 @@ func TestSplit(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(group{})); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+
+	if byFolder := got[1].inOrder("m", []string{"./bridge"}); byFolder.packages[0] != "m/bridge" {
+		t.Errorf("named by its folder, m/bridge does not come first: %v", byFolder.packages)
 	}
 
 	if left := among(got, []string{"m/hosts"}); len(left) != 1 || !left[0].race {

@@ -135,7 +135,7 @@ func (r *run) parts(ctx context.Context, packages []string) ([]group, error) {
 
 	parts := split(module, programs, r.raced)
 	for i := range parts {
-		parts[i] = parts[i].inOrder(packages)
+		parts[i] = parts[i].inOrder(module, packages)
 	}
 
 	return parts, nil

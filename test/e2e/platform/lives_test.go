@@ -45,9 +45,14 @@ const (
 )
 
 func newLives() lives {
+	counts := map[string]int{stays: 40, drifts: 20, kept: 10, deleted: 20, lost: 10}
+	if testing.Short() {
+		counts = map[string]int{stays: 10, drifts: 5, kept: 3, deleted: 5, lost: 2}
+	}
+
 	out := lives{}
 
-	for fate, count := range map[string]int{stays: 40, drifts: 20, kept: 10, deleted: 20, lost: 10} {
+	for fate, count := range counts {
 		for i := range count {
 			out[fate] = append(out[fate], &life{name: fmt.Sprintf("%s-%02d", fate, i), tier: "silver", pods: "10", replicas: "1"})
 		}
@@ -60,8 +65,8 @@ func (l lives) all() []*life {
 	return slices.Concat(l[stays], l[drifts], l[kept], l[deleted], l[lost])
 }
 
-// A hundred clusters with two pools each, with every fate there is, while everything that
-// takes part is killed in turn.
+// A hundred clusters (25 with -short) with two pools each, with every fate there is, while
+// everything that takes part is killed in turn.
 func TestHundredClusters(t *testing.T) {
 	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
 		t.Run(name, func(t *testing.T) { testHundredClusters(t, setup{rabbit: rabbit, agents: true, pace: quick()}) })

@@ -27,6 +27,10 @@ const unwatched = 3 * time.Second
 // How long a hundred clusters take through the whole chain, all at once, with the cadences
 // as they are by default; and where the time goes. Nothing fails for being slow.
 func TestNumbers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make e2e-platform measures")
+	}
+
 	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
 		t.Run(name, func(t *testing.T) { testNumbers(t, setup{rabbit: rabbit}) })
 	}
