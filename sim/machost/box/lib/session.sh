@@ -31,14 +31,21 @@ login_user() {
 # logout_user ends the session and all that runs in it, machines as well: also those that have
 # outlived the job that began them, and so are of no job's processes.
 logout_user() {
-	local job machine
+	local job machine pid i
 	rm -f "$session"
 	for job in /sim/run/gui/*; do
 		[ ! -d "$job" ] || halt "$job" group
 	done
 	rm -rf /sim/run/gui
 	for machine in /var/run/machines/*; do
-		[ ! -s "$machine" ] || kill -KILL "$(of "$machine")" 2>/dev/null || true
+		pid=$(of "$machine")
+		if [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null; then
+			# A process takes a moment to end after its signal.
+			for ((i = 0; i < 100; i++)); do
+				[ -e "/proc/$pid/exe" ] || break
+				pause 0.02
+			done
+		fi
 		rm -f "$machine"
 	done
 }
