@@ -14,7 +14,10 @@ AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
-MODIFIED := $(shell test -z "$$(git status --porcelain 2>/dev/null)" || echo true)
+# Without the lock git leaves its index as it is: a write would change the folder, which tests depend on. go runs
+# git, too.
+export GIT_OPTIONAL_LOCKS = 0
+MODIFIED := $(shell test -z "$$(git --no-optional-locks status --porcelain 2>/dev/null)" || echo true)
 version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
 # gRPC's pages of its calls, which nothing here serves, keep unused code in programs: ADR 0057.
